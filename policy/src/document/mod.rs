@@ -1,0 +1,18 @@
+//! From text to the types of the language: YAML tree, keys and types, nothing of meaning.
+//!
+//! What a host or a path pattern may be is decided in [`crate::compile`]. Everything found here is
+//! collected, so that a person sees all mistakes of a file at once.
+
+mod decode;
+mod fields;
+mod fuzzy;
+mod spec;
+mod yaml;
+
+pub(crate) use self::decode::decode;
+pub(crate) use self::fields::Findings;
+pub(crate) use self::fuzzy::nearest;
+pub(crate) use self::spec::{
+    Action, At, CredentialEntry, EncodedSlash, Expectation, ExposeSpec, HeaderSpec, HttpSpec,
+    PolicySpec, RequestMap, RequestSpec, RuleSpec, SourceSpec, TestSpec,
+};

@@ -1,0 +1,258 @@
+//! YAML text to a tree of nodes that know their place. The only module that knows the YAML library.
+//!
+//! Refuses what makes a file mean something else than it shows: anchors, aliases, merge keys, tags,
+//! directives and a second document. Scalars stay text; what they mean is up to who expects what.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_saphyr::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, ScanError, Span};
+
+use crate::{Diagnostic, Source};
+
+/// Bytes of one source. Ten thousand wordy rules take about two megabytes.
+const MAX_SOURCE: usize = 16 * 1024 * 1024;
+/// Nested collections. The language itself needs six.
+const MAX_DEPTH: usize = 32;
+
+/// A YAML node.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Bytes of a scalar; of a collection, its first byte up to where it ends.
+    pub(super) span: Range<usize>,
+    pub(super) kind: Kind,
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Text and whether it was written without quotes.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Node>),
+    /// In the order of the text; duplicates are kept.
+    Map(Vec<(Node, Node)>),
+}
+
+/// The root of the only document; `None` when there is none.
+pub(super) fn parse(source: &Arc<Source>) -> Result<Option<Node>, Vec<Diagnostic>> {
+    if source.text.len() > MAX_SOURCE {
+        let message = format!("the file is larger than {MAX_SOURCE} bytes");
+        return Err(vec![Diagnostic::error(
+            "file_too_large",
+            source,
+            0..0,
+            message,
+        )]);
+    }
+    let mut builder = Builder {
+        source,
+        open: Vec::new(),
+        root: None,
+        found: Vec::new(),
+    };
+    let mut parser = Parser::new_from_str_with_options(&source.text, options());
+    while let Some(next) = parser.next_event() {
+        match next {
+            Ok((event, span)) => builder.accept(event, &span),
+            Err(error) => {
+                builder.found.push(syntax_error(source, &error));
+                break;
+            }
+        }
+    }
+    if builder.found.is_empty() {
+        Ok(builder.root)
+    } else {
+        Err(builder.found)
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.disallow_directives = true;
+    options.emit_unresolved_aliases = true;
+    options.flow_nesting_limit = MAX_DEPTH;
+    options.block_nesting_limit = MAX_DEPTH;
+    options.set_emit_comments(false);
+    options
+}
+
+fn syntax_error(source: &Arc<Source>, error: &ScanError) -> Diagnostic {
+    let at = offset(error.marker());
+    let found = Diagnostic::error("yaml_syntax", source, at..at + 1, error.info());
+    // The library has many errors about tabs; all of them have the same cure.
+    if found.message.contains("tab") {
+        return found.help("indent with spaces; YAML allows no tabs there");
+    }
+    found
+}
+
+fn offset(marker: &Marker) -> usize {
+    marker.byte_offset().unwrap_or(0)
+}
+
+/// A collection that is not closed yet.
+#[derive(Debug)]
+struct Open {
+    start: usize,
+    children: Vec<Node>,
+}
+
+struct Builder<'a> {
+    source: &'a Arc<Source>,
+    open: Vec<Open>,
+    root: Option<Node>,
+    found: Vec<Diagnostic>,
+}
+
+impl Builder<'_> {
+    fn accept(&mut self, event: Event<'_>, span: &Span) {
+        let range = offset(&span.start)..offset(&span.end);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_extras(anchor, tag.is_some(), &range);
+                let plain = style == ScalarStyle::Plain;
+                self.place(Node {
+                    span: range,
+                    kind: Kind::Scalar {
+                        text: text.into_owned(),
+                        plain,
+                    },
+                });
+            }
+            Event::SequenceStart(_, anchor, tag) | Event::MappingStart(_, anchor, tag) => {
+                self.refuse_extras(anchor, tag.is_some(), &range);
+                self.open.push(Open {
+                    start: range.start,
+                    children: Vec::new(),
+                });
+            }
+            Event::SequenceEnd => self.close(range.end, Kind::List),
+            Event::MappingEnd => self.close(range.end, |children| Kind::Map(pairs(children))),
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                let word = self.source.text.get(range.clone()).unwrap_or_default();
+                let help = format!("a wildcard must be in quotes: \"{word}\"");
+                let message = "an unquoted `*` begins an alias, which is not part of the language";
+                let found = Diagnostic::error("yaml_alias", self.source, range.clone(), message);
+                self.found.push(found.help(help));
+                // Keeps the tree in shape for the rest of the walk; nothing is loaded anyway.
+                self.place(Node {
+                    span: range,
+                    kind: Kind::List(Vec::new()),
+                });
+            }
+            Event::DocumentStart(..) if self.root.is_some() => {
+                self.refuse(
+                    "yaml_documents",
+                    range,
+                    "a policy file is one YAML document, and this starts another",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn refuse_extras(&mut self, anchor: usize, tag: bool, range: &Range<usize>) {
+        if anchor != 0 {
+            self.refuse(
+                "yaml_anchor",
+                range.clone(),
+                "anchors (`&name`) are not part of the language",
+            );
+        }
+        if tag {
+            self.refuse(
+                "yaml_tag",
+                range.clone(),
+                "tags (`!name`) are not part of the language",
+            );
+        }
+    }
+
+    fn refuse(&mut self, code: &'static str, range: Range<usize>, message: &str) {
+        let help = "write the value out where it is used; a policy is read as it stands";
+        self.found
+            .push(Diagnostic::error(code, self.source, range, message).help(help));
+    }
+
+    fn close(&mut self, end: usize, kind: impl FnOnce(Vec<Node>) -> Kind) {
+        if let Some(Open { start, children }) = self.open.pop() {
+            self.place(Node {
+                span: start..end.max(start),
+                kind: kind(children),
+            });
+        }
+    }
+
+    fn place(&mut self, node: Node) {
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.root = Some(node),
+        }
+    }
+}
+
+/// A mapping's children alternate between key and value.
+fn pairs(children: Vec<Node>) -> Vec<(Node, Node)> {
+    let mut children = children.into_iter();
+    std::iter::from_fn(|| children.next().zip(children.next())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(text: &str) -> Vec<&'static str> {
+        let source = Arc::new(Source::new("p.yaml", text));
+        parse(&source)
+            .err()
+            .unwrap_or_default()
+            .iter()
+            .map(|found| found.code)
+            .collect()
+    }
+
+    #[test]
+    fn what_hides_meaning_is_refused() {
+        assert_eq!(codes("a: &x 1\nb: *x\n"), ["yaml_anchor", "yaml_alias"]);
+        assert_eq!(codes("b: *nowhere\n"), ["yaml_alias"]);
+        assert_eq!(codes("a: !!str 1\n"), ["yaml_tag"]);
+        assert_eq!(codes("a: 1\n---\nb: 2\n"), ["yaml_documents"]);
+        assert_eq!(codes("%YAML 1.1\n---\na: 1\n"), ["yaml_syntax"]);
+        assert_eq!(codes("a: [1\n"), ["yaml_syntax"]);
+        assert_eq!(codes(&"[".repeat(1000)), ["yaml_syntax"]);
+        assert_eq!(codes("a:\n\tb: 1\n"), ["yaml_syntax"]);
+    }
+
+    #[test]
+    fn byte_order_mark_and_crlf_are_plain_text() {
+        let source = Arc::new(Source::new("p.yaml", "\u{feff}a: 1\r\nb: [x]\r\n"));
+        let Some(Node {
+            kind: Kind::Map(entries),
+            ..
+        }) = parse(&source).unwrap()
+        else {
+            panic!()
+        };
+        let spans: Vec<_> = entries
+            .iter()
+            .map(|(key, _)| &source.text[key.span.clone()])
+            .collect();
+        assert_eq!(spans, ["a", "b"]);
+    }
+
+    #[test]
+    fn nothing_is_no_document() {
+        for text in ["", "\n\n", "# nothing\n", "\u{feff}"] {
+            assert!(
+                parse(&Arc::new(Source::new("p.yaml", text)))
+                    .unwrap()
+                    .is_none(),
+                "{text:?}"
+            );
+        }
+    }
+}

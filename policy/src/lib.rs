@@ -1,0 +1,71 @@
+//! The policy language of Outgate: what may leave a sandbox.
+//!
+//! Inputs in, decision out. This crate does no I/O, has no clock and no async, and can't panic on
+//! input. A request is first made canonical ([`CanonicalRequest`]), then decided
+//! ([`Policy::decide`]); the [`Permit`] of an allow is the only way on.
+//!
+//! ```
+//! use outgate_policy::{Authority, CanonicalRequest, Policy, Protocol, RequestParts, Source, Verdict};
+//!
+//! let text = "
+//! version: 1
+//! rules:
+//!   - id: docs
+//!     action: allow
+//!     to: { hosts: [docs.example.com] }
+//!     http: { methods: [GET], paths: [\"/guide/**\"] }
+//! ";
+//! let policy = Policy::load(&[Source::new("docs.yaml", text)])?;
+//! let authority = Authority::parse("docs.example.com", 443).unwrap();
+//! let request = CanonicalRequest::new(RequestParts {
+//!     protocol: Protocol::Https,
+//!     authority: &authority,
+//!     method: "GET",
+//!     target: "/guide/start",
+//!     body_len: None,
+//! }).unwrap();
+//! assert_eq!(policy.decide(&request).verdict(), Verdict::Allow);
+//! # Ok::<(), outgate_policy::Diagnostics>(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod address;
+mod authority;
+mod canonical;
+mod compile;
+mod credential;
+mod decision;
+mod diagnostic;
+mod document;
+mod explain;
+mod host;
+mod host_pattern;
+mod index;
+mod lint;
+mod path_pattern;
+mod policy;
+mod policy_tests;
+mod reason;
+mod rule;
+mod schema;
+mod suggest;
+
+pub use address::AddressClass;
+pub use authority::{Authority, Destination, Protocol};
+pub use canonical::{CanonicalRequest, MAX_TARGET, QueryPairs, Reject, RequestParts, RequestUrl};
+pub use credential::{
+    CredentialName, CredentialSource, CredentialSpec, Expose, HeaderAttach, Shape,
+};
+pub use decision::{Admission, Decision, Permit, RuleRef, Verdict};
+pub use diagnostic::{Diagnostic, Diagnostics, Label, Severity, Source};
+pub use explain::{Considered, Explanation};
+pub use host::{Host, HostError};
+pub use policy::Policy;
+pub use policy_tests::TestOutcome;
+pub use reason::Reason;
+pub use rule::Mismatch;
+pub use schema::schema;
+pub use suggest::suggested_rule;
