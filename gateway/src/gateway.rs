@@ -1,0 +1,289 @@
+//! The gateway as a whole: what it is started with, and the sandboxes behind it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outgate_policy::{Diagnostics, Policy};
+use sha2::{Digest, Sha256};
+
+use crate::admin::protocol::{Network, Registered, Registration};
+use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind};
+use crate::credential::{Broker, CredentialError, Placeholders};
+use crate::link::{self, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
+use crate::sandbox::{SandboxContext, SandboxIdentity, SandboxServices};
+use crate::tls::{CertificateAuthority, Leaves, TlsError};
+use crate::upstream::{Upstream, UpstreamConfig, UpstreamError};
+
+/// Sandboxes behind one gateway. Each may use its full share of flows and buffers at once, so this
+/// bounds the gateway's memory.
+pub const MAX_SANDBOXES: usize = 1024;
+/// Characters in a sandbox id, which is written into every audit record.
+const MAX_ID_CHARS: usize = 64;
+/// Leaf certificates kept per sandbox: more names than an agent uses, a bound for one that scans.
+const LEAVES_PER_SANDBOX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+/// What a gateway is started with.
+#[derive(Debug)]
+pub struct GatewayConfig {
+    /// Where the certificate authority comes from.
+    pub ca: CertificateAuthoritySource,
+    /// Where the audit log goes.
+    pub audit: AuditConfig,
+    /// How upstreams are reached.
+    pub upstream: UpstreamConfig,
+}
+
+/// Where the certificate authority comes from.
+#[derive(Debug)]
+pub enum CertificateAuthoritySource {
+    /// Made in memory; the key never touches a disk and ends with the gateway.
+    Ephemeral,
+    /// Read from this folder, or made there on first start.
+    Directory(PathBuf),
+}
+
+/// Why a gateway did not start, or a sandbox was not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GatewayError {
+    /// The certificate authority can't be made or read.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The audit log can't be written, so nothing may leave.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// A placeholder that the node handed back is none.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// The upstream side can't be set up.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    /// The sandbox's policy doesn't load.
+    #[error("the policy does not load:\n{0}")]
+    Policy(Diagnostics),
+    /// The link can't be used.
+    #[error("the descriptor handed over is no usable link: {0}")]
+    Link(#[from] LinkError),
+    /// The id is taken.
+    #[error("a sandbox `{id}` is registered already; choose another id or wait for it to end")]
+    IdInUse {
+        /// The id asked for.
+        id: String,
+    },
+    /// The id can't be written into an audit record as a name.
+    #[error("`{id}` is no sandbox id: use 1 to {MAX_ID_CHARS} characters of `a-z A-Z 0-9 . _ -`")]
+    BadId {
+        /// The id asked for.
+        id: String,
+    },
+    /// The gateway is full.
+    #[error("the gateway serves {MAX_SANDBOXES} sandboxes, its maximum; start another gateway")]
+    TooManySandboxes,
+}
+
+/// A running gateway. Clones are the same gateway.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ca: CertificateAuthority,
+    audit: AuditLog,
+    upstream: Upstream,
+    ids: Mutex<HashSet<String>>,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Opens the audit log and makes or reads the certificate authority.
+    ///
+    /// # Errors
+    /// See [`GatewayError`]. A gateway that can't record does not start.
+    pub async fn start(config: GatewayConfig) -> Result<Self, GatewayError> {
+        let audit = AuditLog::open(config.audit)?;
+        let ca = match config.ca {
+            CertificateAuthoritySource::Ephemeral => CertificateAuthority::generate()?,
+            CertificateAuthoritySource::Directory(dir) => {
+                CertificateAuthority::load_or_create(&dir)?
+            }
+        };
+        let upstream = Upstream::new(config.upstream)?;
+        audit.append(&Event::new(EventKind::GatewayStart)).await?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                ca,
+                audit,
+                upstream,
+                ids: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Puts a sandbox behind the gateway: from here on its link is served.
+    ///
+    /// # Errors
+    /// See [`GatewayError`]; the link is closed then and nothing is served.
+    pub async fn register(
+        &self,
+        registration: Registration,
+        link: OwnedFd,
+    ) -> Result<RegisteredSandbox, GatewayError> {
+        let seat = self.take_seat(&registration.id)?;
+        let policy = Policy::load(&registration.policy).map_err(GatewayError::Policy)?;
+        let link_config = LinkConfig {
+            name_key: self.name_key(&registration.id),
+        };
+        let placeholders = Placeholders::restore(policy.credentials(), registration.placeholders)?;
+        let registered = Registered {
+            ca_pem: self.shared.ca.certificate_pem().to_owned(),
+            env: placeholders.env(),
+            placeholders: placeholders.by_credential(),
+            network: guest_network(),
+            policy_revision: policy.revision().to_owned(),
+        };
+        let context = Arc::new(SandboxContext::new(
+            SandboxIdentity {
+                id: registration.id,
+                tier: registration.tier,
+                labels: registration.labels,
+            },
+            policy,
+            SandboxServices {
+                audit: self.shared.audit.clone(),
+                upstream: self.shared.upstream.for_sandbox(),
+                broker: Broker::new(),
+                placeholders,
+                leaves: Leaves::new(self.shared.ca.clone(), LEAVES_PER_SANDBOX)?,
+                ca_pem: registered.ca_pem.clone(),
+            },
+        ));
+        let link = Link::from_fd(link)?;
+        self.shared
+            .audit
+            .append(&context.event(EventKind::SandboxRegister))
+            .await?;
+        let stack = Stack::spawn(link, context.flow_handler(), link_config);
+        Ok(RegisteredSandbox {
+            context,
+            stack,
+            registered,
+            _seat: seat,
+        })
+    }
+
+    /// Writes the last record. Sandboxes still registered are served no more once their handles go.
+    pub async fn stop(&self) {
+        if let Err(error) = self
+            .shared
+            .audit
+            .append(&Event::new(EventKind::GatewayStop))
+            .await
+        {
+            tracing::error!(%error, "the end of the gateway could not be recorded");
+        }
+    }
+
+    /// The same for a sandbox that comes back to a gateway with the same authority, so that the
+    /// addresses its guest remembers go on to stand for the same names.
+    fn name_key(&self, sandbox: &str) -> NameKey {
+        let authority = Sha256::digest(self.shared.ca.certificate_pem());
+        let key = Sha256::new()
+            .chain_update(authority)
+            .chain_update(sandbox)
+            .finalize();
+        NameKey::new(key.into())
+    }
+
+    fn take_seat(&self, id: &str) -> Result<Seat, GatewayError> {
+        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if id.is_empty() || id.len() > MAX_ID_CHARS || !id.chars().all(named) {
+            return Err(GatewayError::BadId {
+                id: id.escape_debug().to_string(),
+            });
+        }
+        let mut ids = self
+            .shared
+            .ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if ids.len() >= MAX_SANDBOXES {
+            return Err(GatewayError::TooManySandboxes);
+        }
+        if !ids.insert(id.to_owned()) {
+            return Err(GatewayError::IdInUse { id: id.to_owned() });
+        }
+        drop(ids);
+        Ok(Seat {
+            shared: Arc::clone(&self.shared),
+            id: id.to_owned(),
+        })
+    }
+}
+
+/// A sandbox that is served until this is dropped or [released](Self::release).
+#[derive(Debug)]
+pub struct RegisteredSandbox {
+    context: Arc<SandboxContext>,
+    stack: StackHandle,
+    registered: Registered,
+    _seat: Seat,
+}
+
+impl RegisteredSandbox {
+    /// What the node needs to set the guest up.
+    #[must_use]
+    pub fn registered(&self) -> &Registered {
+        &self.registered
+    }
+
+    /// Stops serving the link and records the end of the sandbox.
+    pub async fn release(self) {
+        drop(self.stack);
+        if let Err(error) = self.context.record(EventKind::SandboxRelease).await {
+            tracing::error!(%error, "the end of a sandbox could not be recorded");
+        }
+    }
+}
+
+/// One of [`MAX_SANDBOXES`] places, held by id.
+struct Seat {
+    shared: Arc<Shared>,
+    id: String,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Seat").field(&self.id).finish()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared
+            .ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.id);
+    }
+}
+
+fn guest_network() -> Network {
+    Network {
+        address: link::GUEST_IP,
+        prefix: link::PREFIX_LEN,
+        gateway: link::GATEWAY_IP,
+        dns: link::GATEWAY_IP,
+        mtu: link::MTU,
+        mac: link::GUEST_MAC.to_string(),
+    }
+}

@@ -1,0 +1,188 @@
+//! Bodies on their way through: passed on frame by frame, counted, never held.
+//!
+//! A frame goes on when it comes and the next one is asked for when there is room, so a stream
+//! keeps its pace and an upload or download of any size needs the memory of one frame. Content is
+//! not looked at; trailers are, since they are header fields.
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::BoxBody;
+use hyper::body::Incoming;
+use outgate_policy::{Reason, Reject};
+
+use crate::sandbox::Ledger;
+use crate::upstream::BodyError;
+
+use super::front::{Violation, is_forbidden_trailer};
+use super::placeholder::Scope;
+
+/// The body of an answer to the guest.
+pub(super) type ResponseBody = BoxBody<Bytes, BodyError>;
+
+/// A body that is there already, or none.
+pub(super) fn full(content: impl Into<Bytes>) -> ResponseBody {
+    http_body_util::Full::new(content.into())
+        .map_err(|never| match never {})
+        .boxed()
+}
+
+/// A request's body on its way to the upstream.
+pub(super) struct Upload {
+    pub(super) body: Incoming,
+    pub(super) ledger: Arc<Ledger>,
+    /// Which placeholders may be in the trailers.
+    pub(super) scope: Scope,
+}
+
+impl Upload {
+    fn check_trailers(&self, trailers: &HeaderMap) -> Result<(), Reject> {
+        if let Some(name) = trailers
+            .keys()
+            .find(|name| is_forbidden_trailer(name.as_str()))
+        {
+            let detail = format!("`{name}` is not allowed as a trailer");
+            return Err(Reject::new(Reason::BadRequest, detail));
+        }
+        self.scope.check_headers(trailers)
+    }
+
+    /// The body ends here, without its end: the upstream can't take it for a whole one.
+    fn fail(&self, reject: Reject) -> BodyError {
+        self.ledger.note(|event| {
+            event.reason = Some(reject.reason);
+            event.detail = Some(reject.detail.clone());
+        });
+        io::Error::new(io::ErrorKind::InvalidData, Violation(reject)).into()
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                let reject = violation(&error).unwrap_or_else(|| {
+                    Reject::new(
+                        Reason::BadRequest,
+                        format!("the guest's body broke off: {error}"),
+                    )
+                });
+                return Poll::Ready(Some(Err(self.fail(reject))));
+            }
+            None => return Poll::Ready(None),
+        };
+        if let Some(data) = frame.data_ref() {
+            self.ledger.sent(data.len());
+        }
+        if let Some(Err(reject)) = frame
+            .trailers_ref()
+            .map(|fields| self.check_trailers(fields))
+        {
+            return Poll::Ready(Some(Err(self.fail(reject))));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response's body on its way to the guest.
+pub(super) struct Download {
+    body: Incoming,
+    ledger: Arc<Ledger>,
+    ended: bool,
+}
+
+impl Download {
+    pub(super) fn new(body: Incoming, ledger: Arc<Ledger>) -> Self {
+        Self {
+            ended: body.is_end_stream(),
+            body,
+            ledger,
+        }
+    }
+}
+
+impl Body for Download {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &polled {
+            Some(Ok(frame)) => {
+                self.ledger.received(frame.data_ref().map_or(0, Bytes::len));
+                self.ended = self.body.is_end_stream();
+            }
+            Some(Err(error)) => {
+                self.ended = true;
+                self.ledger.note(|event| {
+                    event.reason = Some(Reason::UpstreamClosed);
+                    event.detail = Some(format!("the upstream's body broke off: {error}"));
+                });
+            }
+            None => self.ended = true,
+        }
+        Poll::Ready(polled.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        // With a length and no trailers, a server stops asking at the last byte.
+        if !self.ended && self.body.size_hint().exact() != Some(0) {
+            self.ledger.note(|event| {
+                event.detail = Some("the guest left before the end of the response".to_owned());
+            });
+        }
+    }
+}
+
+/// What the strict front found in a body, if it is the cause of `error`.
+fn violation(error: &hyper::Error) -> Option<Reject> {
+    causes(error).find_map(|cause| {
+        let violation = cause
+            .downcast_ref::<io::Error>()?
+            .get_ref()?
+            .downcast_ref::<Violation>()?;
+        Some(violation.0.clone())
+    })
+}
+
+/// `error` and what caused it, the outermost first.
+pub(super) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}

@@ -1,0 +1,430 @@
+//! One exchange: from a request as read to its answer, the same for HTTP/1 and HTTP/2.
+//!
+//! The order is the promise. A request becomes canonical or is rejected; it is decided under the
+//! policy of this moment; the decision is recorded; only then is the credential fetched and attached
+//! and the request sent. Each step before the last can only refuse.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::HOST;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Request, Response, Uri};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use outgate_policy::{
+    Authority, CanonicalRequest, CredentialSpec, Decision, Permit, Policy, Protocol, Reason,
+    Reject, RequestParts, Verdict,
+};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::audit::{CredentialUse, Event, EventKind, QueryNames, RecordId};
+use crate::link::GATEWAY_NAME;
+use crate::sandbox::{Ledger, SandboxContext};
+use crate::upstream::{RequestBody, SendOptions, Sent, UpstreamError};
+
+use super::body::{Download, ResponseBody, Upload};
+use super::denial::{Asker, Denial};
+use super::front;
+use super::headers;
+use super::internal;
+use super::placeholder::Scope;
+
+/// What all requests of one connection have in common.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) sandbox: Arc<SandboxContext>,
+    /// Where the flow goes, and so the only authority a request may name.
+    pub(super) authority: Authority,
+    pub(super) protocol: Protocol,
+}
+
+/// A request that may be sent.
+struct Admitted {
+    policy: Arc<Policy>,
+    permit: Permit,
+    place: OwnedSemaphorePermit,
+}
+
+/// Why an admitted request was not answered by its upstream.
+enum Failure {
+    Refused(Denial, String),
+    Upstream(UpstreamError),
+}
+
+impl Channel {
+    /// Answers what the HTTP/1 server read, as the front judged it.
+    pub(super) async fn respond_after_front(
+        self: Arc<Self>,
+        verdict: Option<front::Verdict>,
+        request: Request<Incoming>,
+    ) -> Response<ResponseBody> {
+        match verdict {
+            Some(front::Verdict::Accepted(head)) if head.is_read_as(&request) => {
+                self.respond(request).await
+            }
+            Some(front::Verdict::Rejected(reject)) => self.reject(&reject, &Asker::unknown()).await,
+            // Never seen; if it is, the server read something else than what was judged.
+            Some(front::Verdict::Accepted(_)) | None => {
+                let reject = Reject::new(Reason::Internal, "the server and its front disagree");
+                self.reject(&reject, &Asker::unknown()).await
+            }
+        }
+    }
+
+    /// Answers one request.
+    pub(super) async fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Response<ResponseBody> {
+        let started = Instant::now();
+        let (parts, body) = request.into_parts();
+        let mut asker = Asker::new(
+            &parts.method,
+            parts.version,
+            &parts.headers,
+            body.is_end_stream(),
+        );
+        let canonical = match self.canonical(&parts, &body) {
+            Ok(canonical) => canonical,
+            Err(reject) => return self.reject(&reject, &asker).await,
+        };
+        asker.request = Some(canonical.to_string());
+        if self.is_to_gateway() {
+            return internal::answer(&self.sandbox, &canonical);
+        }
+        let policy = self.sandbox.policy();
+        let decision = policy.decide(&canonical);
+        let decided = started.elapsed();
+        let admitted = self.admit(&canonical, &parts, &decision, policy);
+        let mut event = self.request_event(&canonical, &decision, &parts, &admitted);
+        event.timings.decide = Some(decided);
+        if let Err(denial) = self.record(&event).await {
+            return denial.response(&asker, event.id);
+        }
+        match admitted {
+            Ok(admitted) => {
+                self.forward(admitted, event.id, started, &canonical, &asker, parts, body)
+                    .await
+            }
+            Err(denial) => denial.response(&asker, event.id),
+        }
+    }
+
+    /// Records that something never became a request. Failing to is logged: it is refused anyway.
+    pub(super) async fn record_reject(&self, reject: &Reject) -> RecordId {
+        let event = Event {
+            verdict: Some(Verdict::Deny),
+            reason: Some(reject.reason),
+            detail: Some(reject.detail.clone()),
+            ..self.event(EventKind::Reject)
+        };
+        if let Err(error) = self.sandbox.services().audit.append(&event).await {
+            tracing::error!(%error, sandbox = self.sandbox.id(), "a reject could not be recorded");
+        }
+        event.id
+    }
+
+    async fn reject(&self, reject: &Reject, asker: &Asker) -> Response<ResponseBody> {
+        let id = self.record_reject(reject).await;
+        Denial::from(reject.clone()).response(asker, id)
+    }
+
+    /// The one reading of a request.
+    fn canonical(&self, parts: &Parts, body: &Incoming) -> Result<CanonicalRequest, Reject> {
+        self.check_authority(&parts.uri, &parts.headers)?;
+        CanonicalRequest::new(RequestParts {
+            protocol: self.protocol,
+            authority: &self.authority,
+            method: parts.method.as_str(),
+            target: parts.uri.path_and_query().map_or("/", PathAndQuery::as_str),
+            body_len: body.size_hint().exact(),
+        })
+    }
+
+    /// Every authority and scheme that a request names must be the flow's.
+    fn check_authority(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Reject> {
+        let mismatch = |named: &str| {
+            let detail = format!(
+                "`{}` on a connection to {}://{}",
+                named.escape_debug(),
+                self.protocol,
+                self.authority
+            );
+            Reject::new(Reason::AuthorityMismatch, detail)
+        };
+        if let Some(scheme) = uri
+            .scheme_str()
+            .filter(|scheme| *scheme != self.protocol.as_str())
+        {
+            return Err(mismatch(scheme));
+        }
+        let hosts = headers.get_all(HOST).into_iter().map(|host| {
+            host.to_str()
+                .map_err(|_| Reject::new(Reason::BadHost, "a Host beyond ASCII"))
+        });
+        let mut named_one = false;
+        for text in uri
+            .authority()
+            .map(|authority| Ok(authority.as_str()))
+            .into_iter()
+            .chain(hosts)
+        {
+            let text = text?;
+            if Authority::parse(text, self.protocol.default_port())? != self.authority {
+                return Err(mismatch(text));
+            }
+            named_one = true;
+        }
+        if named_one {
+            Ok(())
+        } else {
+            Err(Reject::new(Reason::BadHost, "no authority is named"))
+        }
+    }
+
+    fn is_to_gateway(&self) -> bool {
+        self.authority
+            .destination
+            .name()
+            .is_some_and(|name| name.as_str() == GATEWAY_NAME)
+    }
+
+    /// What a decision leaves to check: upgrades, placeholders and the sandbox's limit.
+    fn admit(
+        &self,
+        canonical: &CanonicalRequest,
+        parts: &Parts,
+        decision: &Decision,
+        policy: Arc<Policy>,
+    ) -> Result<Admitted, Denial> {
+        let permit = decision.permit().ok_or_else(|| Denial::from(decision))?;
+        if headers::asks_for_websocket(&parts.headers) {
+            return Err(Denial::from(Reason::UpgradeDenied));
+        }
+        let scope = self.scope(permit);
+        scope.check_target(&canonical.forward_target())?;
+        scope.check_headers(&parts.headers)?;
+        let place = self.sandbox.admit_exchange();
+        let place = place.ok_or_else(|| Denial::from(Reason::LimitExceeded))?;
+        Ok(Admitted {
+            policy,
+            permit: permit.clone(),
+            place,
+        })
+    }
+
+    fn scope(&self, permit: &Permit) -> Scope {
+        Scope {
+            sandbox: Arc::clone(&self.sandbox),
+            own: permit.credential().cloned(),
+        }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one request's facts, used up here"
+    )]
+    async fn forward(
+        &self,
+        admitted: Admitted,
+        id: RecordId,
+        started: Instant,
+        canonical: &CanonicalRequest,
+        asker: &Asker,
+        parts: Parts,
+        body: Incoming,
+    ) -> Response<ResponseBody> {
+        let Admitted {
+            policy,
+            permit,
+            place,
+        } = admitted;
+        let closing = Event {
+            request: Some(id),
+            policy_revision: Some(policy.revision().to_owned()),
+            http_version: Some(parts.version),
+            ..self.event(EventKind::Response)
+        };
+        let ledger = Ledger::new(Arc::clone(&self.sandbox), closing, started, place);
+        let upload = Upload {
+            body,
+            ledger: Arc::clone(&ledger),
+            scope: self.scope(&permit),
+        };
+        let credential = permit.credential().and_then(|name| policy.credential(name));
+        let failure = match outgoing(canonical, parts, upload) {
+            Ok(request) => match self.send(&permit, credential, request).await {
+                Ok(sent) => return answer(sent, ledger),
+                Err(failure) => failure,
+            },
+            Err(reject) => Failure::Refused(Denial::from(reject), String::new()),
+        };
+        failure.noted(&ledger).response(asker, id)
+    }
+
+    /// Fetches and attaches the credential last of all, and sends.
+    async fn send(
+        &self,
+        permit: &Permit,
+        credential: Option<&CredentialSpec>,
+        mut request: Request<RequestBody>,
+    ) -> Result<Sent, Failure> {
+        let services = self.sandbox.services();
+        let mut options = SendOptions::default();
+        if permit.credential().is_some() {
+            let unavailable =
+                |why: String| Failure::Refused(Denial::from(Reason::CredentialUnavailable), why);
+            let spec = credential.ok_or_else(|| unavailable("not in the policy".to_owned()))?;
+            let fetched = services.broker.fetch(spec).await;
+            let fetched = fetched.map_err(|error| unavailable(error.to_string()))?;
+            options.credential_version = Some(fetched.version());
+            fetched
+                .attach(request.headers_mut())
+                .map_err(|error| unavailable(error.to_string()))?;
+        }
+        let sent = services
+            .upstream
+            .send(permit, self.protocol, request, options)
+            .await;
+        sent.map_err(Failure::Upstream)
+    }
+
+    async fn record(&self, event: &Event) -> Result<(), Denial> {
+        if let Err(error) = self.sandbox.services().audit.append(event).await {
+            tracing::error!(%error, sandbox = self.sandbox.id(), "refused: it could not be recorded");
+            return Err(Denial::from(Reason::AuditUnavailable));
+        }
+        Ok(())
+    }
+
+    fn event(&self, kind: EventKind) -> Event {
+        self.sandbox
+            .traffic_event(kind, Some(self.protocol), &self.authority)
+    }
+
+    fn request_event(
+        &self,
+        canonical: &CanonicalRequest,
+        decision: &Decision,
+        parts: &Parts,
+        admitted: &Result<Admitted, Denial>,
+    ) -> Event {
+        let mut event = Event {
+            rule: decision.rule().cloned(),
+            method: Some(canonical.method().to_owned()),
+            path: Some(canonical.path().to_owned()),
+            query_names: canonical.query().map(QueryNames::of).unwrap_or_default(),
+            http_version: Some(parts.version),
+            ..self.event(EventKind::Request)
+        };
+        match admitted {
+            Ok(Admitted { policy, permit, .. }) => {
+                event.verdict = Some(Verdict::Allow);
+                event.reason = Some(Reason::Allowed);
+                event.policy_revision = Some(policy.revision().to_owned());
+                let spec = permit.credential().and_then(|name| policy.credential(name));
+                event.credential = spec.map(credential_use);
+            }
+            Err(denial) => {
+                event.verdict = Some(Verdict::Deny);
+                event.reason = Some(denial.reason);
+                event.status = Some(denial.reason.http_status());
+                event.detail.clone_from(&denial.message);
+            }
+        }
+        event
+    }
+}
+
+/// The request as it goes upstream, but for the credential.
+fn outgoing(
+    canonical: &CanonicalRequest,
+    parts: Parts,
+    upload: Upload,
+) -> Result<Request<RequestBody>, Reject> {
+    let target = canonical.forward_target();
+    let uri = PathAndQuery::try_from(target.as_str())
+        .ok()
+        // The parser drops what it takes for a fragment.
+        .filter(|parsed| parsed.as_str() == target)
+        .ok_or_else(|| Reject::new(Reason::BadPath, "a path that HTTP can't carry"))?;
+    let mut request = Request::new(upload.boxed());
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = uri.into();
+    *request.headers_mut() = headers::for_upstream(&parts.headers, parts.version);
+    // Holds the case of the header names, which only the two HTTP/1 ends can read.
+    *request.extensions_mut() = parts.extensions;
+    request
+        .extensions_mut()
+        .remove::<hyper::upgrade::OnUpgrade>();
+    Ok(request)
+}
+
+impl Failure {
+    /// Completes the closing record and answers what the guest may know.
+    fn noted(self, ledger: &Ledger) -> Denial {
+        let (denial, detail, peer) = match self {
+            Self::Refused(denial, detail) => (denial, detail, None),
+            Self::Upstream(error) => (
+                Denial::from(error.reason()),
+                error.to_string(),
+                error.peer(),
+            ),
+        };
+        let mut noted = denial;
+        ledger.note(|event| {
+            // A body that broke off has said why; the upstream's failure only follows from it.
+            if let Some(reason) = event.reason {
+                noted = Denial {
+                    message: event.detail.clone(),
+                    ..Denial::from(reason)
+                };
+            }
+            event.reason = Some(noted.reason);
+            event.status = Some(noted.reason.http_status());
+            event.peer = peer;
+            event.detail.get_or_insert(detail);
+        });
+        noted
+    }
+}
+
+/// The upstream's answer as the guest gets it; the rest of it streams.
+fn answer(sent: Sent, ledger: Arc<Ledger>) -> Response<ResponseBody> {
+    let (parts, body) = sent.response.into_parts();
+    let first_byte = ledger.started().elapsed();
+    ledger.note(|event| {
+        event.status = Some(parts.status.as_u16());
+        event.peer = Some(sent.peer);
+        event.upstream_http_version = Some(sent.version);
+        event.upstream_cert_sha256 = sent.certificate_sha256;
+        event.timings = sent.timings;
+        event.timings.first_byte = Some(first_byte);
+        if sent.conflicting_length {
+            event.detail =
+                Some("the upstream sent two lengths; the plain one was dropped".to_owned());
+        }
+    });
+    let exact = body.size_hint().exact();
+    let mut response = Response::new(Download::new(body, ledger).boxed());
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = headers::for_guest(&parts.headers, exact);
+    // The reason phrase and the case of the header names, for an HTTP/1 guest.
+    *response.extensions_mut() = parts.extensions;
+    response
+}
+
+fn credential_use(spec: &CredentialSpec) -> CredentialUse {
+    let surfaces: Vec<_> = spec
+        .attach
+        .iter()
+        .map(|attach| format!("header:{}", attach.header))
+        .collect();
+    CredentialUse {
+        name: spec.name.to_string(),
+        surface: surfaces.join(" "),
+    }
+}

@@ -1,0 +1,272 @@
+//! What a guest is told when it may not.
+
+use super::*;
+
+#[tokio::test]
+async fn b177_a_denial_says_why_and_what_to_change() {
+    let deny = "  - id: no-secrets\n    action: deny\n    protocol: http\n    \
+                to: { hosts: [a.test], ports: [8080] }\n    http: { paths: [\"/secrets/**\"] }\n    \
+                message: Ask in the platform channel.\n";
+    let lab = Lab::new(&allow("http", 8080, deny), None);
+    let ask = |accept: &str| {
+        format!(
+            "GET /secrets/x?token=hunter2 HTTP/1.1\r\nHost: a.test:8080\r\nAccept: {accept}\r\n\
+             Connection: close\r\n\r\n"
+        )
+    };
+    let answer = exchange(
+        lab.connect("a.test:8080"),
+        ask("application/json").as_bytes(),
+    )
+    .await;
+    let record = lab.record("request").await;
+    let id = record["id"].as_str().unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{head}");
+    assert!(
+        head.contains(&format!("x-outgate-decision: {id}")),
+        "{head}"
+    );
+    assert!(
+        head.contains(&format!("content-length: {}", body.len())),
+        "{head}"
+    );
+    let body: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        body,
+        serde_json::json!({
+            "reason": "rule_deny",
+            "rule": "no-secrets",
+            "message": "Ask in the platform channel.",
+            "request": body["request"],
+            "how_to_fix": outgate_policy::Reason::RuleDeny.how_to_fix(),
+            "id": id,
+        })
+    );
+    let request = body["request"].as_str().unwrap();
+    assert!(
+        request.starts_with("GET http://a.test:8080/secrets/x?token="),
+        "{request}"
+    );
+    assert!(!answer.contains("hunter2") && !record.to_string().contains("hunter2"));
+    assert_eq!(record["rule"]["id"], "no-secrets");
+
+    let answer = exchange(lab.connect("a.test:8080"), ask("*/*").as_bytes()).await;
+    assert!(
+        answer.contains("content-type: text/plain; charset=utf-8\r\n"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("\r\n\r\noutgate refused this request: rule_deny\n"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("\nmessage: Ask in the platform channel.\n"),
+        "{answer}"
+    );
+
+    let head = ask("*/*").replacen("GET", "HEAD", 1);
+    let answer = exchange(lab.connect("a.test:8080"), head.as_bytes()).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 403") && answer.ends_with("\r\n\r\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn b020_every_authority_must_be_that_of_the_flow() {
+    let lab = Lab::new(&allow("http", 8080, ""), None);
+    let heads = [
+        ("GET / HTTP/1.1\r\nHost: evil.test:8080\r\n", "421"),
+        ("GET / HTTP/1.1\r\nHost: a.test\r\n", "421"),
+        (
+            "GET http://evil.test:8080/ HTTP/1.1\r\nHost: a.test:8080\r\n",
+            "421",
+        ),
+        (
+            "GET http://a.test:8080/ HTTP/1.1\r\nHost: evil.test:8080\r\n",
+            "421",
+        ),
+        (
+            "GET https://a.test:8080/ HTTP/1.1\r\nHost: a.test:8080\r\n",
+            "421",
+        ),
+        ("GET / HTTP/1.1\r\nHost: a.test:8080:8080\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: 0x7f.1:8080\r\n", "400"),
+        ("GET /../x HTTP/1.1\r\nHost: a.test:8080\r\n", "400"),
+        ("GET /%00 HTTP/1.1\r\nHost: a.test:8080\r\n", "400"),
+        ("TRACE / HTTP/1.1\r\nHost: a.test:8080\r\n", "403"),
+        (
+            "CONNECT a.test:8080 HTTP/1.1\r\nHost: a.test:8080\r\n",
+            "403",
+        ),
+        (
+            "GET /ws HTTP/1.1\r\nHost: a.test:8080\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+            "403",
+        ),
+    ];
+    for (head, status) in heads {
+        let answer = exchange(
+            lab.connect("a.test:8080"),
+            format!("{head}Connection: close\r\n\r\n").as_bytes(),
+        )
+        .await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{head:?}: {answer}"
+        );
+    }
+    assert_eq!(lab.count("response"), 0, "nothing was sent");
+}
+
+#[tokio::test]
+async fn a_denied_upload_is_answered_at_once_and_the_guest_can_read_the_answer() {
+    let lab = Lab::new(&allow("http", 8080, "").replace("a.test", "b.test"), None);
+    let authority = Authority::parse("b.test:8080", None).unwrap();
+    let mut may = lab
+        .sandbox
+        .policy()
+        .admits(&authority.destination, authority.port);
+    may.http = true;
+    let (mut guest, stream) = tokio::io::duplex(1024);
+    lab.sandbox.set_policy(Policy::none());
+    tokio::spawn(serve(
+        stream,
+        Flow::new(Arc::clone(&lab.sandbox), authority, &may),
+    ));
+    let length = 8 * 1024 * 1024;
+    let head = format!(
+        "POST /up HTTP/1.1\r\nHost: b.test:8080\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+    );
+    patient(async {
+        guest.write_all(head.as_bytes()).await.unwrap();
+        // A client that does not wait, and does not read before it has sent everything.
+        guest.write_all(&vec![b'x'; length]).await.unwrap();
+        let mut answer = String::new();
+        guest.read_to_string(&mut answer).await.unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 403 Forbidden\r\n"),
+            "no 100 before the verdict: {answer}"
+        );
+        assert!(
+            answer.to_lowercase().contains("\r\nconnection: close\r\n"),
+            "{answer}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn c13_a_placeholder_goes_nowhere_but_to_its_own_rule() {
+    let (origin, mut seen) =
+        raw_origin("HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
+    let port = origin.port();
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "s3cret").unwrap();
+    let more = format!(
+        "credentials:\n  - name: token\n    source: {{ file: {} }}\n    \
+         attach: [{{ header: Authorization, format: \"Bearer {{}}\" }}]\n    \
+         expose: {{ env: TOKEN, shape: \"tok_{{32}}\" }}\n",
+        secret.path().display()
+    );
+    let with_credential = allow("http", port, &more).replace(
+        "private: true }\n",
+        "private: true }\n    http: { paths: [\"/in/**\"] }\n    credential: token\n",
+    );
+    let free = format!(
+        "  - id: free\n    action: allow\n    protocol: http\n    to: {{ hosts: [a.test], ports: [{port}], private: true }}\n    http: {{ paths: [\"/out/**\"] }}\n"
+    );
+    let policy = with_credential.replace("credentials:", &format!("{free}credentials:"));
+    if Policy::load(&[Source::new("lab.yaml", policy.as_str())]).is_err() {
+        // Credentials need https; then the check below has no clear-text form.
+        return;
+    }
+    let lab = Lab::new(&policy, None);
+    let placeholder = lab.sandbox.services().placeholders.env()["TOKEN"].clone();
+    let ask = |path: &str, header: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: a.test:{port}\r\n{header}Connection: close\r\n\r\n")
+    };
+    let to = format!("a.test:{port}");
+    let header = format!("Authorization: Bearer {placeholder}\r\n");
+    for (path, header) in [
+        ("/out/x".to_owned(), header.clone()),
+        (format!("/out/{placeholder}"), String::new()),
+        (format!("/out/x?k={placeholder}"), String::new()),
+    ] {
+        let answer = exchange(lab.connect(&to), ask(&path, &header).as_bytes()).await;
+        assert!(answer.contains("placeholder_out_of_scope"), "{answer}");
+    }
+    assert!(seen.try_recv().is_err(), "nothing was sent");
+    let answer = exchange(lab.connect(&to), ask("/in/x", &header).as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    let request = seen.recv().await.unwrap();
+    assert!(
+        request.contains("Authorization: Bearer s3cret\r\n"),
+        "{request}"
+    );
+    std::fs::remove_file(secret.path()).unwrap();
+}
+
+#[tokio::test]
+async fn tls_is_only_for_the_name_of_the_flow() {
+    let lab = Lab::new(&allow("https", 443, ""), None);
+    assert!(
+        lab.connect_tls("a.test:443", "evil.test", "h2")
+            .await
+            .is_err()
+    );
+    assert_eq!(lab.record("reject").await["reason"], "sni_mismatch");
+
+    let lab = Lab::new(&allow("https", 443, ""), None);
+    assert!(
+        lab.connect_tls("a.test:443", "127.0.0.1", "h2")
+            .await
+            .is_err()
+    );
+    assert_eq!(lab.record("reject").await["reason"], "sni_missing");
+
+    let lab = Lab::new(&allow("https", 443, ""), None);
+    assert_eq!(
+        exchange(
+            lab.connect("a.test:443"),
+            b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+        )
+        .await,
+        ""
+    );
+    assert_eq!(lab.record("reject").await["reason"], "not_tls");
+
+    let lab = Lab::new(&allow("http", 443, ""), None);
+    assert!(lab.connect_tls("a.test:443", "a.test", "h2").await.is_err());
+    assert_eq!(lab.record("reject").await["reason"], "protocol_not_allowed");
+}
+
+#[tokio::test]
+async fn the_gateway_answers_for_its_own_name() {
+    let lab = Lab::new(&allow("https", 443, ""), None);
+    let ask = async |path: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: outgate.internal\r\nConnection: close\r\n\r\n");
+        let answer = exchange(lab.connect("outgate.internal:80"), request.as_bytes()).await;
+        answer
+            .split_once("\r\n\r\n")
+            .map(|(_, body)| body.to_owned())
+            .unwrap()
+    };
+    assert_eq!(ask("/healthz").await, "ok\n");
+    assert_eq!(ask("/ca.pem").await, lab.ca_pem);
+    assert!(
+        ask("/v1/whoami")
+            .await
+            .starts_with("{\"id\":\"s1\",\"policy_revision\":\"")
+    );
+    let explained: Value =
+        serde_json::from_str(&ask("/v1/explain?url=https://a.test/x").await).unwrap();
+    assert_eq!(
+        (&explained["verdict"], &explained["rule"]),
+        (&"allow".into(), &"lab".into())
+    );
+    let explained: Value =
+        serde_json::from_str(&ask("/v1/explain?url=https%3A%2F%2Fevil.test%2F").await).unwrap();
+    assert_eq!(explained["reason"], "default_deny");
+}

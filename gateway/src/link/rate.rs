@@ -1,0 +1,55 @@
+//! How often a guest may do what costs us more than it costs the guest.
+
+use tokio::time::Instant;
+
+/// A token bucket.
+#[derive(Debug)]
+pub(super) struct Rate {
+    per_second: f64,
+    burst: f64,
+    tokens: f64,
+    filled: Instant,
+}
+
+impl Rate {
+    /// Admits `burst` at once and `per_second` on average.
+    pub(super) fn new(per_second: u32, burst: u32) -> Self {
+        let burst = f64::from(burst);
+        Self {
+            per_second: per_second.into(),
+            burst,
+            tokens: burst,
+            filled: Instant::now(),
+        }
+    }
+
+    /// Takes a token, if there is one.
+    pub(super) fn admit(&mut self, now: Instant) -> bool {
+        let gained = now.duration_since(self.filled).as_secs_f64() * self.per_second;
+        self.tokens = (self.tokens + gained).min(self.burst);
+        self.filled = now;
+        let admitted = self.tokens >= 1.0;
+        if admitted {
+            self.tokens -= 1.0;
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_the_average() {
+        let mut rate = Rate::new(10, 3);
+        let start = rate.filled;
+        let admitted = (0..100).filter(|_| rate.admit(start)).count();
+        assert_eq!(admitted, 3);
+        assert!(!rate.admit(start + Duration::from_millis(50)));
+        assert!(rate.admit(start + Duration::from_millis(160)));
+        assert!(!rate.admit(start + Duration::from_millis(170)));
+    }
+}

@@ -1,0 +1,109 @@
+//! The stack as a guest meets it, over a real socketpair.
+
+mod flows;
+mod guest;
+mod hostile;
+mod raw;
+mod services;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::*;
+
+/// Far beyond what any step takes; only a hang gets here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("the stack hangs")
+}
+
+type Open = dyn Fn(FlowDestination) -> BoxFuture<'static, Opening> + Send + Sync;
+
+/// A handler that remembers what it was told.
+struct Recorder {
+    open: Box<Open>,
+    names: Vec<Host>,
+    drops: Mutex<HashMap<Dropped, u64>>,
+    queries: Mutex<Vec<(String, bool)>>,
+    changed: Notify,
+}
+
+impl Recorder {
+    fn new(
+        open: impl Fn(FlowDestination) -> BoxFuture<'static, Opening> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            open: Box::new(open),
+            names: vec![
+                Host::parse("a.test").unwrap(),
+                Host::parse("b.test").unwrap(),
+            ],
+            drops: Mutex::default(),
+            queries: Mutex::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Accepts every flow and lets `serve` have it.
+    fn serving<F>(serve: impl Fn(FlowStream) -> F + Clone + Send + Sync + 'static) -> Arc<Self>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self::new(move |_| {
+            let serve = serve.clone();
+            let deliver = move |stream| {
+                tokio::spawn(serve(stream));
+            };
+            Box::pin(async move { Opening::Accept(Box::new(deliver)) })
+        })
+    }
+
+    fn refusing() -> Arc<Self> {
+        Self::new(|_| Box::pin(async { Opening::Refuse }))
+    }
+
+    fn dropped(&self, what: Dropped) -> u64 {
+        lock(&self.drops).get(&what).copied().unwrap_or(0)
+    }
+
+    async fn until_dropped(&self, what: Dropped, count: u64) {
+        in_time(async {
+            while self.dropped(what) < count {
+                self.changed.notified().await;
+            }
+        })
+        .await;
+    }
+}
+
+impl FlowHandler for Recorder {
+    fn open(&self, to: FlowDestination) -> BoxFuture<'_, Opening> {
+        (self.open)(to)
+    }
+
+    fn resolve(&self, name: &Host) -> bool {
+        self.names.contains(name) || name.as_str().ends_with(".many.test")
+    }
+
+    fn dropped(&self, what: Dropped, count: u64) {
+        *lock(&self.drops).entry(what).or_default() += count;
+        self.changed.notify_one();
+    }
+
+    fn name_query(&self, name: &str, allowed: bool) {
+        lock(&self.queries).push((name.to_owned(), allowed));
+    }
+}
+
+/// Sends back what comes, then closes like the guest did.
+async fn echo(stream: FlowStream) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let _outcome = tokio::io::copy(&mut reader, &mut writer).await;
+    let _outcome = tokio::io::AsyncWriteExt::shutdown(&mut writer).await;
+}

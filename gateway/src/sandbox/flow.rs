@@ -1,0 +1,133 @@
+//! Decides what may be opened on a sandbox's link, and hands what was opened to its protocol.
+//!
+//! A SYN is answered only when some rule could let something through. A byte stream is dialled
+//! before the guest hears that it is open, so that a failed dial looks like one. It never passes
+//! bytes on a port that a rule wants to see as HTTP: that would be a way around the rule.
+
+use std::sync::Arc;
+
+use outgate_policy::{Authority, Destination, Host, Reason, Verdict};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::audit::{Event, EventKind};
+use crate::http;
+use crate::link::{BoxFuture, Dropped, FlowDestination, FlowHandler, GATEWAY_NAME, Opening};
+
+use super::SandboxContext;
+use super::notes::Notes;
+use super::tunnel::Tunnel;
+
+/// The one flow handler of a link. Dropping it ends everything that it opened.
+pub(super) struct Flows {
+    sandbox: Arc<SandboxContext>,
+    notes: Notes,
+    open: CancellationToken,
+    _ends_with_the_link: DropGuard,
+}
+
+impl Flows {
+    pub(super) fn new(sandbox: Arc<SandboxContext>) -> Self {
+        let open = CancellationToken::new();
+        Self {
+            notes: Notes::spawn(Arc::clone(&sandbox)),
+            sandbox,
+            _ends_with_the_link: open.clone().drop_guard(),
+            open,
+        }
+    }
+
+    async fn decide(&self, to: FlowDestination) -> Opening {
+        let is_gateway = to
+            .name
+            .as_ref()
+            .is_some_and(|name| name.as_str() == GATEWAY_NAME);
+        let destination = match to.name {
+            Some(name) => Destination::Name(name),
+            None => Destination::from(to.ip),
+        };
+        let authority = Authority {
+            destination,
+            port: to.port,
+        };
+        if is_gateway {
+            return self.accept_http(http::Flow::to_gateway(Arc::clone(&self.sandbox), authority));
+        }
+        let admission = self
+            .sandbox
+            .policy()
+            .admits(&authority.destination, authority.port);
+        if admission.https || admission.http {
+            let flow = http::Flow::new(Arc::clone(&self.sandbox), authority, &admission);
+            return self.accept_http(flow);
+        }
+        if admission.tcp {
+            return match Tunnel::open(Arc::clone(&self.sandbox), authority).await {
+                Some(tunnel) => self.accept(|stream| tunnel.run(stream)),
+                None => Opening::Refuse,
+            };
+        }
+        self.refuse(&authority, admission.reason()).await
+    }
+
+    fn accept_http(&self, flow: http::Flow) -> Opening {
+        self.accept(|stream| http::serve(stream, flow))
+    }
+
+    fn accept<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        serve: impl FnOnce(crate::link::FlowStream) -> F + Send + 'static,
+    ) -> Opening {
+        let open = self.open.clone();
+        Opening::Accept(Box::new(move |stream| {
+            tokio::spawn(open.run_until_cancelled_owned(serve(stream)));
+        }))
+    }
+
+    async fn refuse(&self, to: &Authority, reason: Reason) -> Opening {
+        let event = Event {
+            verdict: Some(Verdict::Deny),
+            reason: Some(reason),
+            ..self.sandbox.traffic_event(EventKind::Flow, None, to)
+        };
+        // Refused either way; the log itself says what it missed.
+        if let Err(error) = self.sandbox.services().audit.append(&event).await {
+            tracing::error!(%error, sandbox = self.sandbox.id(), "a refused flow could not be recorded");
+        }
+        Opening::Refuse
+    }
+}
+
+impl FlowHandler for Flows {
+    fn open(&self, to: FlowDestination) -> BoxFuture<'_, Opening> {
+        Box::pin(self.decide(to))
+    }
+
+    fn resolve(&self, name: &Host) -> bool {
+        name.as_str() == GATEWAY_NAME || self.sandbox.policy().admits_name(name)
+    }
+
+    fn dropped(&self, what: Dropped, count: u64) {
+        self.notes.add(Event {
+            count: Some(count),
+            detail: Some(what.to_string()),
+            ..self.sandbox.event(EventKind::Drop)
+        });
+    }
+
+    fn name_query(&self, name: &str, allowed: bool) {
+        self.notes.add(Event {
+            host: Some(name.to_owned()),
+            verdict: Some(if allowed {
+                Verdict::Allow
+            } else {
+                Verdict::Deny
+            }),
+            reason: Some(if allowed {
+                Reason::Allowed
+            } else {
+                Reason::DnsNameDenied
+            }),
+            ..self.sandbox.event(EventKind::Dns)
+        });
+    }
+}

@@ -1,0 +1,147 @@
+//! A byte stream of a `protocol: tcp` rule: dialled first, then pumped in both directions.
+//!
+//! The two directions know nothing of each other: one that is blocked or closed does not stop the
+//! other. A tunnel whose rule is gone after a policy change is cut.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use outgate_policy::{Authority, CanonicalRequest, Protocol, Reason, Verdict};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::audit::{Event, EventKind};
+
+use super::{Ledger, SandboxContext};
+
+/// Bytes moved at once in each direction.
+const PUMP_BYTES: usize = 64 * 1024;
+
+/// A tunnel whose far end is connected and whose near end is not yet accepted.
+pub(super) struct Tunnel {
+    sandbox: Arc<SandboxContext>,
+    request: CanonicalRequest,
+    upstream: TcpStream,
+    ledger: Arc<Ledger>,
+}
+
+impl Tunnel {
+    /// Decides, records and dials. `None` is a refusal, and recorded.
+    pub(super) async fn open(sandbox: Arc<SandboxContext>, to: Authority) -> Option<Self> {
+        let started = Instant::now();
+        let request = CanonicalRequest::tunnel(Protocol::Tcp, to.clone());
+        let policy = sandbox.policy();
+        let decision = policy.decide(&request);
+        let place = sandbox.admit_exchange();
+        let reason = if place.is_none() {
+            Reason::LimitExceeded
+        } else {
+            decision.reason()
+        };
+        let permit = decision.permit().filter(|_| place.is_some());
+        let opening = Event {
+            verdict: Some(if permit.is_some() {
+                Verdict::Allow
+            } else {
+                Verdict::Deny
+            }),
+            reason: Some(reason),
+            rule: decision.rule().cloned(),
+            policy_revision: Some(policy.revision().to_owned()),
+            ..sandbox.traffic_event(EventKind::Flow, Some(Protocol::Tcp), &to)
+        };
+        if let Err(error) = sandbox.services().audit.append(&opening).await {
+            tracing::error!(%error, sandbox = sandbox.id(), "a flow was refused: it could not be recorded");
+            return None;
+        }
+        let (permit, place) = (permit?, place?);
+        let closing = Event {
+            flow: Some(opening.id),
+            ..sandbox.traffic_event(EventKind::FlowClose, Some(Protocol::Tcp), &to)
+        };
+        let ledger = Ledger::new(Arc::clone(&sandbox), closing, started, place);
+        match sandbox.services().upstream.connect_tcp(permit).await {
+            Ok(connected) => {
+                ledger.note(|event| {
+                    event.peer = Some(connected.peer);
+                    event.timings = connected.timings;
+                });
+                Some(Self {
+                    sandbox,
+                    request,
+                    upstream: connected.stream,
+                    ledger,
+                })
+            }
+            Err(error) => {
+                ledger.note(|event| {
+                    event.peer = error.peer();
+                    event.reason = Some(error.reason());
+                    event.detail = Some(error.to_string());
+                });
+                None
+            }
+        }
+    }
+
+    /// Pumps until both directions ended, one failed, or the policy forbids it.
+    pub(super) async fn run(self, guest: impl AsyncRead + AsyncWrite + Send) {
+        let Self {
+            sandbox,
+            request,
+            mut upstream,
+            ledger,
+        } = self;
+        let (mut from_guest, mut to_guest) = tokio::io::split(guest);
+        let (mut from_upstream, mut to_upstream) = upstream.split();
+        let pumps = async {
+            tokio::try_join!(
+                pump(&mut from_guest, &mut to_upstream, |bytes| ledger
+                    .sent(bytes)),
+                pump(&mut from_upstream, &mut to_guest, |bytes| ledger
+                    .received(bytes)),
+            )
+        };
+        tokio::select! {
+            ended = pumps => if let Err(error) = ended {
+                ledger.note(|event| event.detail = Some(error.to_string()));
+            },
+            reason = until_denied(&sandbox, &request) => {
+                ledger.note(|event| event.reason = Some(reason));
+            }
+        }
+    }
+}
+
+/// Moves bytes until `from` ends, then ends `to`: a half-close goes on as one.
+async fn pump<R, W>(from: &mut R, to: &mut W, count: impl Fn(usize)) -> std::io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut buffer = vec![0; PUMP_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(buffer.get(..read).unwrap_or_default()).await?;
+        to.flush().await?;
+        count(read);
+    }
+}
+
+/// Resolves when a new policy denies what an earlier one allowed.
+async fn until_denied(sandbox: &SandboxContext, request: &CanonicalRequest) -> Reason {
+    let mut changes = sandbox.policy_changes();
+    loop {
+        let decision = sandbox.policy().decide(request);
+        if decision.permit().is_none() {
+            return decision.reason();
+        }
+        if changes.changed().await.is_err() {
+            // The sender lives in the sandbox that this function borrows.
+            std::future::pending::<()>().await;
+        }
+    }
+}
