@@ -1,0 +1,132 @@
+//! `outgate gateway`: a gateway process that nodes register sandboxes at.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use outgate_gateway::audit::{AuditConfig, Durability};
+use outgate_gateway::gateway::{CertificateAuthoritySource, Gateway, GatewayConfig};
+use outgate_gateway::upstream::UpstreamConfig;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::{Code, Failure};
+use crate::places;
+
+/// How a gateway reaches upstreams: shared by `outgate run` and `outgate gateway`.
+#[derive(Debug, Args)]
+pub(crate) struct UpstreamArgs {
+    /// Trust these root certificates (PEM) upstream, beside the system's
+    #[arg(long = "upstream-ca", value_name = "FILE")]
+    upstream_ca: Vec<PathBuf>,
+    /// Ask these name servers instead of the system's
+    #[arg(long, value_name = "IP:PORT")]
+    dns: Vec<SocketAddr>,
+    /// Write each audit record through to the disk before the request goes on
+    #[arg(long)]
+    audit_fsync: bool,
+}
+
+impl UpstreamArgs {
+    /// # Errors
+    /// When a root file can't be read or holds no certificate.
+    pub(crate) fn upstream_config(&self) -> anyhow::Result<UpstreamConfig> {
+        let mut config = UpstreamConfig {
+            dns: self.dns.clone(),
+            ..UpstreamConfig::default()
+        };
+        for path in &self.upstream_ca {
+            config.extra_roots.extend(certificates(path)?);
+        }
+        Ok(config)
+    }
+
+    pub(crate) fn audit_config(&self, dir: PathBuf) -> AuditConfig {
+        let durability = if self.audit_fsync {
+            Durability::Fsync
+        } else {
+            Durability::Buffered
+        };
+        AuditConfig {
+            durability,
+            ..AuditConfig::new(dir)
+        }
+    }
+}
+
+fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| {
+            let message = format!("--upstream-ca `{}` can't be read: {error}", path.display());
+            Failure::new(Code::Usage, message)
+        })?;
+    if found.is_empty() {
+        let message = format!(
+            "--upstream-ca `{}` holds no PEM certificate",
+            path.display()
+        );
+        return Err(Failure::new(Code::Usage, message).into());
+    }
+    Ok(found)
+}
+
+/// Run a gateway of its own, that nodes register sandboxes at.
+///
+/// Nodes hand over links on the admin socket (`outgate run --gateway SOCKET`). The gateway may be
+/// stopped, killed and started again: links come back by themselves, and while it is down the
+/// sandboxes have no network. Ends on SIGTERM or Ctrl-C.
+#[derive(Debug, Args)]
+pub(crate) struct GatewayArgs {
+    /// Unix socket that nodes register at
+    #[arg(long, value_name = "SOCKET")]
+    admin: PathBuf,
+    /// Folder of the audit log [default: `audit/gateway` in the state folder]
+    #[arg(long, value_name = "DIR")]
+    audit_dir: Option<PathBuf>,
+    /// Folder of the certificate authority, made on first start [default: `ca` in the state folder]
+    #[arg(long, value_name = "DIR")]
+    ca_dir: Option<PathBuf>,
+    #[command(flatten)]
+    upstream: UpstreamArgs,
+}
+
+/// Runs until a signal.
+///
+/// # Errors
+/// When the gateway can't start; nothing is listening then.
+pub(crate) fn main(args: GatewayArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime can't start")?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: GatewayArgs) -> anyhow::Result<ExitCode> {
+    let audit_dir = args
+        .audit_dir
+        .unwrap_or_else(|| places::state_dir().join("audit").join("gateway"));
+    let ca_dir = args
+        .ca_dir
+        .unwrap_or_else(|| places::state_dir().join("ca"));
+    let config = GatewayConfig {
+        ca: CertificateAuthoritySource::Directory(ca_dir),
+        audit: args.upstream.audit_config(audit_dir),
+        upstream: args.upstream.upstream_config()?,
+    };
+    let gateway = Gateway::start(config).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        served = outgate_gateway::admin::serve(gateway.clone(), &args.admin) => {
+            served.with_context(|| format!("the admin socket `{}`", args.admin.display()))?;
+        }
+        _ = terminate.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    if let Err(error) = std::fs::remove_file(&args.admin) {
+        tracing::warn!(%error, "the admin socket could not be removed");
+    }
+    gateway.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
