@@ -29,20 +29,24 @@ impl AddressClass {
     }
 }
 
-/// Metadata services: AWS/GCP/Azure/OpenStack, AWS ECS tasks, AWS EKS pod identity, Alibaba, Oracle.
-const METADATA_V4: [Ipv4Addr; 5] = [
-    Ipv4Addr::new(169, 254, 169, 254),
-    Ipv4Addr::new(169, 254, 170, 2),
-    Ipv4Addr::new(169, 254, 170, 23),
-    Ipv4Addr::new(100, 100, 100, 200),
-    Ipv4Addr::new(192, 0, 0, 192),
+/// Services that hand credentials or machine identity to whoever can connect.
+const METADATA_V4: [Ipv4Addr; 8] = [
+    Ipv4Addr::new(169, 254, 169, 254), // AWS, Azure, Google, Oracle, OpenStack, DigitalOcean …
+    Ipv4Addr::new(169, 254, 170, 2),   // AWS ECS task credentials
+    Ipv4Addr::new(169, 254, 170, 23),  // AWS EKS pod identity
+    Ipv4Addr::new(169, 254, 42, 42),   // Scaleway
+    Ipv4Addr::new(169, 254, 0, 23),    // Tencent Cloud
+    Ipv4Addr::new(100, 100, 100, 200), // Alibaba Cloud
+    Ipv4Addr::new(192, 0, 0, 192),     // Oracle Cloud, older shapes
+    Ipv4Addr::new(168, 63, 129, 16),   // Azure WireServer; a public address by its looks
 ];
 
-/// AWS instance metadata, AWS EKS pod identity, GCP.
-const METADATA_V6: [Ipv6Addr; 3] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+const METADATA_V6: [Ipv6Addr; 5] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), // AWS
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),  // AWS EKS pod identity
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),  // Google Cloud
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),   // Scaleway
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), // OpenStack
 ];
 
 fn of_v4(address: Ipv4Addr) -> AddressClass {
@@ -77,11 +81,15 @@ fn of_v6(address: Ipv6Addr) -> AddressClass {
     if METADATA_V6.contains(&address) {
         return AddressClass::Metadata;
     }
-    if let Some(inner) = embedded_v4(address) {
-        return match of_v4(inner) {
-            AddressClass::Metadata => AddressClass::Metadata,
-            AddressClass::Public | AddressClass::Private => AddressClass::Private,
-        };
+    let embedded = embedded_v4(address);
+    if embedded
+        .iter()
+        .any(|inner| of_v4(*inner) == AddressClass::Metadata)
+    {
+        return AddressClass::Metadata;
+    }
+    if !embedded.is_empty() {
+        return AddressClass::Private;
     }
     // Public unicast is 2000::/3 (RFC 4291) without what IANA set aside within it.
     let [first, second, ..] = address.segments();
@@ -98,24 +106,34 @@ fn of_v6(address: Ipv6Addr) -> AddressClass {
     }
 }
 
-/// The IPv4 address within a transition form, in any of its encodings.
-fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+/// The IPv4 addresses that a transition form may stand for, in any of its encodings.
+fn embedded_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match address.segments() {
+        // Local-use NAT64 (RFC 8215): the operator picks the length of the prefix.
+        [0x64, 0xff9b, 1, ..] => nat64_readings(address).to_vec(),
         // Mapped (RFC 4291), translated (RFC 2765), compatible; `::` and `::1` count as embedded too.
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0, 0, 0, 0, 0, 0, high, low]
-        // NAT64 (RFC 6052) and local-use NAT64 (RFC 8215) with the address in the last 32 bits.
+        // NAT64 (RFC 6052).
         | [0x64, 0xff9b, _, _, _, _, high, low]
-        // ISATAP (RFC 5214).
+        // ISATAP (RFC 5214), in any prefix.
         | [_, _, _, _, 0 | 0x200, 0x5efe, high, low]
         // 6to4 (RFC 3056).
-        | [0x2002, high, low, ..] => Some(join(high, low)),
-        // Teredo (RFC 4380) has the client's address inverted.
-        [0x2001, 0, _, _, _, _, high, low] => Some(join(!high, !low)),
-        _ => None,
+        | [0x2002, high, low, ..] => vec![join(high, low)],
+        // Teredo (RFC 4380): a server, and a client whose address is inverted.
+        [0x2001, 0, server_high, server_low, _, _, high, low] => {
+            vec![join(server_high, server_low), join(!high, !low)]
+        }
+        _ => Vec::new(),
     }
+}
+
+/// With a prefix of 48, 56, 64 or 96 bits; octet 8 is skipped by all but the last (RFC 6052, 2.2).
+fn nat64_readings(address: Ipv6Addr) -> [Ipv4Addr; 4] {
+    let [_, _, _, _, _, _, a, b, _, c, d, e, f, g, h, i] = address.octets();
+    [[a, b, c, d], [b, c, d, e], [c, d, e, f], [f, g, h, i]].map(Ipv4Addr::from)
 }
 
 #[cfg(test)]
@@ -207,6 +225,11 @@ mod tests {
             "169.254.170.2",
             "100.100.100.200",
             "fd00:ec2::254",
+            "fe80::a9fe:a9fe",
+            "168.63.129.16",
+            "169.254.42.42",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "2001:0:a9fe:a9fe::",
             "192.0.0.192",
         ] {
             assert_eq!(class(text), AddressClass::Metadata, "{text}");
