@@ -264,7 +264,7 @@ fn summary(dir: &Path, report: &Report, pinned: Option<Head>) -> String {
     if *recoveries > 0 {
         let _ = write!(
             text,
-            "\n{recoveries} recoveries after a crash; see kind `recovery`"
+            "\nrecoveries after a crash: {recoveries}; see kind `recovery`"
         );
     }
     if let Some(head) = head {
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn b173_a_record_cannot_drive_the_terminal() {
         let record = record(
-            "{\"seq\":1,\"time\":\"t\",\"kind\":\"reject\",\"host\":\"a\\u001b[2J\\u009b\\u202e\\u2028\\r\\nx\",\"detail\":\"é\\u0000\"}",
+            "{\"seq\":1,\"time\":\"t\",\"kind\":\"reject\",\"host\":\"a\\u001b[2J\\u009b\\u202e\\u2028\\r\\nx\",\"detail\":\"\\u00e9\\u0000\"}",
         );
         let row = row(&record);
         assert!(

@@ -284,6 +284,10 @@ fn guest_network() -> Network {
         gateway: link::GATEWAY_IP,
         dns: link::GATEWAY_IP,
         mtu: link::MTU,
-        mac: link::GUEST_MAC.to_string(),
+        // Six pairs with colons, as people and `ip link` write it.
+        mac: link::GUEST_MAC
+            .0
+            .map(|byte| format!("{byte:02x}"))
+            .join(":"),
     }
 }

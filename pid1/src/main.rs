@@ -79,7 +79,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     console::say(api::READY_LINE);
     let connections = async {
         loop {
-            let connection = Port::connected(&port).await?;
+            let connection = port.connected().await?;
             if let Err(error) = server::serve(Arc::clone(&control), connection).await {
                 console::say(format_args!(
                     "outgate-pid1: the control connection ended: {error}"

@@ -19,6 +19,10 @@ use super::record::RecordId;
 const MAX_QUERY_NAMES: usize = 64;
 /// Bytes kept of one query name.
 const MAX_QUERY_NAME_BYTES: usize = 128;
+/// Bytes kept of a host: beyond every canonical name, so only refused text is ever cut.
+const MAX_HOST_BYTES: usize = 512;
+/// Bytes kept of a method: beyond every registered one.
+const MAX_METHOD_BYTES: usize = 64;
 /// Bytes kept of a detail: an error with its sources fits, a page of an upstream's doesn't.
 const MAX_DETAIL_BYTES: usize = 2048;
 /// Stands where text was cut.
@@ -61,8 +65,11 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
     /// The destination as it was judged: a canonical name or an address. For a refusal before
-    /// parsing, the text that was refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// parsing, the text that was refused, cut at 512 bytes.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "cut_text::<MAX_HOST_BYTES, _>"
+    )]
     pub host: Option<String>,
     /// The destination's port.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,8 +77,11 @@ pub struct Event {
     /// The resolved address that was dialled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<SocketAddr>,
-    /// The request method.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The request method, cut at 64 bytes.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "cut_text::<MAX_METHOD_BYTES, _>"
+    )]
     pub method: Option<String>,
     /// The canonical path as it was judged, before any credential was attached.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +123,10 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// A sentence for people; not stable, never a secret, cut at 2048 bytes.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "detail")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "cut_text::<MAX_DETAIL_BYTES, _>"
+    )]
     pub detail: Option<String>,
 }
 
@@ -388,11 +401,11 @@ fn micros<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Err
     whole.serialize(to)
 }
 
-fn detail<S: Serializer>(detail: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
-    detail
-        .as_deref()
-        .map(|text| cut(text, MAX_DETAIL_BYTES))
-        .serialize(to)
+fn cut_text<const BYTES: usize, S: Serializer>(
+    text: &Option<String>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    text.as_deref().map(|text| cut(text, BYTES)).serialize(to)
 }
 
 #[cfg(test)]
@@ -518,12 +531,19 @@ mod tests {
     }
 
     #[test]
-    fn a_detail_is_cut() {
-        let event = Event {
-            detail: Some("x".repeat(5000)),
+    fn text_of_any_length_and_kind_fits_a_record() {
+        let long = Some("\u{1}".repeat(1 << 20));
+        let (host, method, detail) = (long.clone(), long.clone(), long);
+        let line = json(&Event {
+            host,
+            method,
+            detail,
             ..Event::new(EventKind::Reject)
-        };
-        let expected = format!(r#""detail":"{}\u2026"}}"#, "x".repeat(MAX_DETAIL_BYTES));
-        assert!(json(&event).ends_with(&expected));
+        });
+        let cut = format!(
+            r#""detail":"{}\u2026"}}"#,
+            r"\u0001".repeat(MAX_DETAIL_BYTES)
+        );
+        assert!(line.ends_with(&cut));
     }
 }

@@ -59,10 +59,14 @@ pub struct StoredRecord {
 }
 
 impl StoredRecord {
-    /// Reads one line, without its newline. Says nothing about the chain.
+    /// Reads one line, without its newline. Says nothing about the chain, but that the line is
+    /// printable ASCII, as every record is.
     #[must_use]
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line = str::from_utf8(line).ok()?.to_owned();
+        if !line.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return None;
+        }
         let fields = serde_json::from_str(&line).ok()?;
         Some(Self { line, fields })
     }
@@ -92,5 +96,47 @@ impl StoredRecord {
             None => self.fields.get(field),
             Some((object, inner)) => self.fields.get(object)?.get(inner),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_by_name() {
+        let line = r#"{"seq":7,"sandbox":{"id":"sb1"},"timings_us":{"total":9},"new":[1]}"#;
+        let record = StoredRecord::parse(line.as_bytes()).unwrap();
+        assert_eq!(record.line(), line);
+        assert_eq!(
+            (record.number("seq"), record.number("timings_us.total")),
+            (Some(7), Some(9))
+        );
+        assert_eq!(
+            (record.text("sandbox.id"), record.text("sandbox")),
+            (Some("sb1"), None)
+        );
+        assert_eq!((record.value("new.x"), record.value("none")), (None, None));
+    }
+
+    #[test]
+    fn what_could_drive_a_terminal_is_no_record() {
+        for line in [
+            "[1]",
+            "{}x",
+            "{\"a\":\"\u{9b}2J\"}",
+            "{\"a\":\"\u{202e}\"}",
+            "{}\r",
+            "\t{}",
+        ] {
+            assert_eq!(StoredRecord::parse(line.as_bytes()), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_reads_back() {
+        let id = RecordId::new();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_ne!(id, RecordId::new());
     }
 }

@@ -5,15 +5,13 @@
 //! else doesn't fit is no crash but damage or tampering: then the log isn't opened, since going on
 //! behind it would bury it. Only the last two segments are read; [`verify`](super::verify()) reads all.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::chain::{Head, Link, Misfit};
 use super::error::AuditError;
 use super::event::{Event, EventKind};
-use super::segment::{Directory, Line, Lines, Segment, SegmentPath, Store};
+use super::segment::{Directory, Line, Lines, Segment, SegmentFile, SegmentPath, Store, Torn};
 use super::verify::{Fault, FaultKind, diagnose};
 
 /// A log ready for its writer.
@@ -45,8 +43,10 @@ pub(super) fn open(dir: &Path) -> Result<Opened, AuditError> {
         });
     };
     let end = find_end(dir, &segments)?;
-    let mut file = directory.open(last)?;
-    let recovery = mend(&directory, &mut file, last, &end).map_err(AuditError::file(&last.path))?;
+    let (file, recovery) = directory
+        .open(last)
+        .and_then(|file| mend(&directory, file, last, &end))
+        .map_err(AuditError::file(&last.path))?;
     Ok(Opened {
         store: Box::new(directory),
         segment: Box::new(file),
@@ -171,35 +171,32 @@ fn broken(dir: &Path, fault: Fault) -> AuditError {
 /// Brings the file to where the next record can follow.
 fn mend(
     directory: &Directory,
-    file: &mut File,
+    mut file: SegmentFile,
     segment: &SegmentPath,
     end: &End,
-) -> io::Result<Option<Event>> {
+) -> io::Result<(SegmentFile, Option<Event>)> {
     match end.tail {
-        Tail::Clean => Ok(None),
-        Tail::Unended => {
-            file.write_all_at(b"\n", end.len)?;
-            Ok(None)
-        }
+        Tail::Clean => Ok((file, None)),
+        Tail::Unended => match file.write_at(b"\n", end.len)? {
+            1 => Ok((file, None)),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        },
         Tail::Torn => {
             let name = segment.name();
-            let kept = directory.keep_torn(file, &name, end.len)?;
-            file.set_len(end.len)?;
-            tracing::warn!(
-                bytes = kept.bytes,
-                segment = name,
-                "cut a torn audit record off"
-            );
+            let Torn { at, bytes } = directory.put_torn_aside(&mut file, end.len)?;
+            tracing::warn!(bytes, segment = name, "cut a torn audit record off");
             let detail = format!(
-                "cut a torn record off `{name}`; its bytes are kept in `{}` from byte {}",
-                kept.file, kept.at
+                "cut a torn record off `{name}`; its bytes are kept in `{name}.torn` from byte {at}"
             );
-            let (count, detail) = (Some(kept.bytes), Some(detail));
-            Ok(Some(Event {
-                count,
-                detail,
-                ..Event::new(EventKind::Recovery)
-            }))
+            let (count, detail) = (Some(bytes), Some(detail));
+            Ok((
+                file,
+                Some(Event {
+                    count,
+                    detail,
+                    ..Event::new(EventKind::Recovery)
+                }),
+            ))
         }
     }
 }

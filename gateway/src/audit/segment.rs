@@ -6,8 +6,10 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::error::AuditError;
 use super::record::MAX_RECORD_BYTES;
@@ -16,6 +18,8 @@ use super::record::MAX_RECORD_BYTES;
 const FILE_MODE: u32 = 0o640;
 const DIR_MODE: u32 = 0o750;
 const LOCK_FILE: &str = "audit.lock";
+/// For files that are opened by a fixed name: a link there would point our writing elsewhere.
+const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// One segment by number and path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,6 +149,8 @@ pub(super) trait Segment: Send {
     fn set_len(&mut self, bytes: u64) -> io::Result<()>;
     /// Waits until the disk has it.
     fn sync(&mut self) -> io::Result<()>;
+    /// Fails unless the file is still the one that readers find, `len` bytes long.
+    fn check(&self, len: u64) -> io::Result<()>;
 }
 
 /// Where segments are made.
@@ -153,17 +159,44 @@ pub(super) trait Store: Send {
     fn create(&mut self, index: u64) -> io::Result<Box<dyn Segment>>;
 }
 
-impl Segment for File {
+/// A segment in its folder.
+#[derive(Debug)]
+pub(super) struct SegmentFile {
+    path: PathBuf,
+    file: File,
+    inode: u64,
+}
+
+impl SegmentFile {
+    fn new(path: PathBuf, file: File) -> io::Result<Self> {
+        let inode = file.metadata()?.ino();
+        Ok(Self { path, file, inode })
+    }
+}
+
+impl Segment for SegmentFile {
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(self, bytes, offset)
+        self.file.write_at(bytes, offset)
     }
 
     fn set_len(&mut self, bytes: u64) -> io::Result<()> {
-        Self::set_len(self, bytes)
+        self.file.set_len(bytes)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
+    }
+
+    fn check(&self, len: u64) -> io::Result<()> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) if found.ino() == self.inode && found.len() == len => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Err(io::Error::other(format!(
+                "`{}` was moved, cut or replaced while it was written; put the log away and restart \
+                 the gateway",
+                self.path.display()
+            ))),
+        }
     }
 }
 
@@ -192,6 +225,7 @@ impl Directory {
             .read(true)
             .write(true)
             .mode(FILE_MODE)
+            .custom_flags(NO_FOLLOW)
             .open(&lock_path)
             .map_err(AuditError::file(&lock_path))?;
         match lock.try_lock() {
@@ -214,34 +248,34 @@ impl Directory {
     }
 
     /// Opens an existing segment for writing.
-    pub(super) fn open(&self, segment: &SegmentPath) -> Result<File, AuditError> {
+    pub(super) fn open(&self, segment: &SegmentPath) -> io::Result<SegmentFile> {
+        let path = segment.path.clone();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(&segment.path);
-        file.map_err(AuditError::file(&segment.path))
+            .custom_flags(NO_FOLLOW)
+            .open(&path)?;
+        SegmentFile::new(path, file)
     }
 
-    /// Appends the rest of `segment` from `offset` to the file beside it that keeps torn tails, and
-    /// waits for the disk. Returns where in that file it begins, and its size.
-    pub(super) fn keep_torn(
-        &self,
-        segment: &mut File,
-        name: &str,
-        offset: u64,
-    ) -> io::Result<Torn> {
-        let file = format!("{name}.torn");
+    /// Moves what `segment` holds from `len` on to the file beside it that keeps torn tails. The
+    /// disk has the copy before the segment is cut.
+    pub(super) fn put_torn_aside(&self, segment: &mut SegmentFile, len: u64) -> io::Result<Torn> {
+        let mut path = segment.path.clone();
+        path.add_extension("torn");
         let mut kept = OpenOptions::new()
             .create(true)
             .append(true)
             .mode(FILE_MODE)
-            .open(self.path.join(&file))?;
+            .custom_flags(NO_FOLLOW)
+            .open(&path)?;
         let at = kept.metadata()?.len();
-        segment.seek(SeekFrom::Start(offset))?;
-        let bytes = io::copy(segment, &mut kept)?;
+        segment.file.seek(SeekFrom::Start(len))?;
+        let bytes = io::copy(&mut segment.file, &mut kept)?;
         kept.sync_all()?;
         self.sync()?;
-        Ok(Torn { file, at, bytes })
+        segment.set_len(len)?;
+        Ok(Torn { at, bytes })
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -249,18 +283,20 @@ impl Directory {
     }
 }
 
-/// Where a torn tail is kept.
+/// A torn tail in the `.torn` file of its segment.
 #[derive(Debug)]
 pub(super) struct Torn {
-    pub(super) file: String,
+    /// Where it begins there.
     pub(super) at: u64,
+    /// Its size.
     pub(super) bytes: u64,
 }
 
 impl Store for Directory {
     fn create(&mut self, index: u64) -> io::Result<Box<dyn Segment>> {
         let path = SegmentPath::new(&self.path, index).path;
-        let file = OpenOptions::new()
+        let mut new = OpenOptions::new();
+        let file = new
             .create_new(true)
             .read(true)
             .write(true)
@@ -271,7 +307,7 @@ impl Store for Directory {
             fs::remove_file(&path)?;
             return Err(error);
         }
-        Ok(Box::new(file))
+        Ok(Box::new(SegmentFile::new(path, file)?))
     }
 }
 
@@ -319,5 +355,20 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
         let refused = SegmentPath::list(dir.path()).unwrap_err();
         assert!(matches!(refused, AuditError::File { path, .. } if path == link));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_lock_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let log = dir.path().join("log");
+        fs::create_dir(&log).unwrap();
+        std::os::unix::fs::symlink(&victim, log.join(LOCK_FILE)).unwrap();
+        assert!(matches!(
+            Directory::lock(&log),
+            Err(AuditError::File { .. })
+        ));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     }
 }

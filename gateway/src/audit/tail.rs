@@ -176,7 +176,7 @@ impl Cursor {
             if let Some(item) = self.next_line()? {
                 return Ok(Some(item));
             }
-            let next = SegmentPath::new(&self.dir, self.segment.index + 1);
+            let next = SegmentPath::new(&self.dir, self.segment.index.saturating_add(1));
             if !self.is_final {
                 // The writer may have added lines between our look at this segment and the making
                 // of the next: look once more before going on.

@@ -233,13 +233,15 @@ impl Writer {
     /// Makes the segment ready for `bytes` more: no leftovers, and the next one if this is full.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         self.trim()?;
+        self.segment.check(self.len)?;
         if self.len == 0 || self.len + bytes <= self.config.segment_bytes {
             return Ok(());
         }
         // Nobody comes back to a full segment, so this is the last chance to hear that it failed.
         self.segment.sync()?;
-        self.segment = self.store.create(self.index + 1)?;
-        self.index += 1;
+        let index = self.index.saturating_add(1);
+        self.segment = self.store.create(index)?;
+        self.index = index;
         self.len = 0;
         Ok(())
     }
@@ -344,6 +346,10 @@ mod tests {
 
         fn sync(&mut self) -> io::Result<()> {
             self.segment.sync()
+        }
+
+        fn check(&self, len: u64) -> io::Result<()> {
+            self.segment.check(len)
         }
     }
 
@@ -539,6 +545,31 @@ mod tests {
         assert_eq!(requests, written, "what was reported is what is there");
         assert!((10..40).contains(&written), "{written}");
         assert_eq!(log.fault(Some(open.head())), None);
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_is_taken_away_under_the_writer_stops_everything() {
+        let changes: [fn(&TestLog); 4] = [
+            |log| fs::remove_file(log.segment(1)).unwrap(),
+            |log| fs::rename(log.segment(1), log.beside("audit.1")).unwrap(),
+            |log| log.spoil(&log.bytes()[1..]),
+            |log| {
+                fs::rename(log.segment(1), log.beside("audit.1")).unwrap();
+                fs::copy(log.beside("audit.1"), log.segment(1)).unwrap();
+            },
+        ];
+        for change in changes {
+            let log = TestLog::new();
+            let open = log.open();
+            open.append(&request(1)).await.unwrap();
+            change(&log);
+            let error = open.append(&request(2)).await.unwrap_err();
+            assert!(
+                error.to_string().contains("moved, cut or replaced"),
+                "{error}"
+            );
+            assert!(open.close().await.is_err());
+        }
     }
 
     #[tokio::test]

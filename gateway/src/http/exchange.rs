@@ -41,7 +41,15 @@ pub(super) struct Channel {
     pub(super) protocol: Protocol,
 }
 
-/// A request that may be sent.
+/// A request with one reading.
+struct Asked {
+    started: Instant,
+    canonical: CanonicalRequest,
+    parts: Parts,
+    body: Incoming,
+}
+
+/// What lets a request be sent.
 struct Admitted {
     policy: Arc<Policy>,
     permit: Permit,
@@ -95,20 +103,21 @@ impl Channel {
         if self.is_to_gateway() {
             return internal::answer(&self.sandbox, &canonical);
         }
+        let asked = Asked {
+            started,
+            canonical,
+            parts,
+            body,
+        };
         let policy = self.sandbox.policy();
-        let decision = policy.decide(&canonical);
+        let decision = policy.decide(&asked.canonical);
         let decided = started.elapsed();
-        let admitted = self.admit(&canonical, &parts, &decision, policy);
-        let mut event = self.request_event(&canonical, &decision, &parts, &admitted);
+        let admitted = self.admit(&asked, &decision, policy);
+        let mut event = self.request_event(&asked, &decision, &admitted);
         event.timings.decide = Some(decided);
-        if let Err(denial) = self.record(&event).await {
-            return denial.response(&asker, event.id);
-        }
-        match admitted {
-            Ok(admitted) => {
-                self.forward(admitted, event.id, started, &canonical, &asker, parts, body)
-                    .await
-            }
+        let recorded = self.record(&event).await;
+        match recorded.and(admitted) {
+            Ok(admitted) => self.forward(event.id, asked, admitted, &asker).await,
             Err(denial) => denial.response(&asker, event.id),
         }
     }
@@ -195,18 +204,17 @@ impl Channel {
     /// What a decision leaves to check: upgrades, placeholders and the sandbox's limit.
     fn admit(
         &self,
-        canonical: &CanonicalRequest,
-        parts: &Parts,
+        asked: &Asked,
         decision: &Decision,
         policy: Arc<Policy>,
     ) -> Result<Admitted, Denial> {
         let permit = decision.permit().ok_or_else(|| Denial::from(decision))?;
-        if headers::asks_for_websocket(&parts.headers) {
+        if headers::asks_for_websocket(&asked.parts.headers) {
             return Err(Denial::from(Reason::UpgradeDenied));
         }
         let scope = self.scope(permit);
-        scope.check_target(&canonical.forward_target())?;
-        scope.check_headers(&parts.headers)?;
+        scope.check_target(&asked.canonical.forward_target())?;
+        scope.check_headers(&asked.parts.headers)?;
         let place = self.sandbox.admit_exchange();
         let place = place.ok_or_else(|| Denial::from(Reason::LimitExceeded))?;
         Ok(Admitted {
@@ -223,20 +231,19 @@ impl Channel {
         }
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one request's facts, used up here"
-    )]
     async fn forward(
         &self,
-        admitted: Admitted,
         id: RecordId,
-        started: Instant,
-        canonical: &CanonicalRequest,
+        asked: Asked,
+        admitted: Admitted,
         asker: &Asker,
-        parts: Parts,
-        body: Incoming,
     ) -> Response<ResponseBody> {
+        let Asked {
+            started,
+            canonical,
+            parts,
+            body,
+        } = asked;
         let Admitted {
             policy,
             permit,
@@ -254,36 +261,43 @@ impl Channel {
             ledger: Arc::clone(&ledger),
             scope: self.scope(&permit),
         };
-        let credential = permit.credential().and_then(|name| policy.credential(name));
-        let failure = match outgoing(canonical, parts, upload) {
-            Ok(request) => match self.send(&permit, credential, request).await {
-                Ok(sent) => return answer(sent, ledger),
-                Err(failure) => failure,
-            },
-            Err(reject) => Failure::Refused(Denial::from(reject), String::new()),
+        let sent = match outgoing(&canonical, parts, upload) {
+            Ok(request) => self.send(id, &policy, &permit, request).await,
+            Err(reject) => Err(Failure::Refused(Denial::from(reject), String::new())),
         };
-        failure.noted(&ledger).response(asker, id)
+        match sent {
+            Ok(sent) => answer(sent, ledger),
+            Err(failure) => failure.noted(&ledger).response(asker, id),
+        }
     }
 
     /// Fetches and attaches the credential last of all, and sends.
     async fn send(
         &self,
+        id: RecordId,
+        policy: &Policy,
         permit: &Permit,
-        credential: Option<&CredentialSpec>,
         mut request: Request<RequestBody>,
     ) -> Result<Sent, Failure> {
         let services = self.sandbox.services();
         let mut options = SendOptions::default();
-        if permit.credential().is_some() {
+        if let Some(name) = permit.credential() {
             let unavailable =
                 |why: String| Failure::Refused(Denial::from(Reason::CredentialUnavailable), why);
-            let spec = credential.ok_or_else(|| unavailable("not in the policy".to_owned()))?;
+            let spec = policy.credential(name);
+            let spec = spec.ok_or_else(|| unavailable("it is not in the policy".to_owned()))?;
             let fetched = services.broker.fetch(spec).await;
             let fetched = fetched.map_err(|error| unavailable(error.to_string()))?;
+            let attached = fetched.attach(request.headers_mut());
+            attached.map_err(|error| unavailable(error.to_string()))?;
+            let used = Event {
+                request: Some(id),
+                credential: Some(credential_use(spec)),
+                ..self.event(EventKind::CredentialUse)
+            };
+            let recorded = self.record(&used).await;
+            recorded.map_err(|denial| Failure::Refused(denial, String::new()))?;
             options.credential_version = Some(fetched.version());
-            fetched
-                .attach(request.headers_mut())
-                .map_err(|error| unavailable(error.to_string()))?;
         }
         let sent = services
             .upstream
@@ -307,17 +321,17 @@ impl Channel {
 
     fn request_event(
         &self,
-        canonical: &CanonicalRequest,
+        asked: &Asked,
         decision: &Decision,
-        parts: &Parts,
         admitted: &Result<Admitted, Denial>,
     ) -> Event {
+        let canonical = &asked.canonical;
         let mut event = Event {
             rule: decision.rule().cloned(),
             method: Some(canonical.method().to_owned()),
             path: Some(canonical.path().to_owned()),
             query_names: canonical.query().map(QueryNames::of).unwrap_or_default(),
-            http_version: Some(parts.version),
+            http_version: Some(asked.parts.version),
             ..self.event(EventKind::Request)
         };
         match admitted {

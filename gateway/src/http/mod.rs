@@ -17,6 +17,6 @@ mod replay;
 mod serve;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use self::serve::{Flow, serve};

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use outgate_policy::{Authority, Destination, Host, Reason, Verdict};
+use outgate_policy::{Admission, Authority, Destination, Host, Reason, Verdict};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::audit::{Event, EventKind};
@@ -66,7 +66,7 @@ impl Flows {
                 None => Opening::Refuse,
             };
         }
-        self.refuse(&authority, admission.reason()).await
+        self.refuse(&authority, &admission).await
     }
 
     fn accept_http(&self, flow: http::Flow) -> Opening {
@@ -83,10 +83,11 @@ impl Flows {
         }))
     }
 
-    async fn refuse(&self, to: &Authority, reason: Reason) -> Opening {
+    async fn refuse(&self, to: &Authority, admission: &Admission) -> Opening {
         let event = Event {
             verdict: Some(Verdict::Deny),
-            reason: Some(reason),
+            reason: Some(admission.reason()),
+            rule: admission.rule().cloned(),
             ..self.sandbox.traffic_event(EventKind::Flow, None, to)
         };
         // Refused either way; the log itself says what it missed.
@@ -129,5 +130,89 @@ impl FlowHandler for Flows {
             }),
             ..self.sandbox.event(EventKind::Dns)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::http::tests::{Lab, allow, load, patient};
+
+    fn to(name: &str, port: u16) -> FlowDestination {
+        let ip = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
+        let name = Some(Host::parse(name).unwrap());
+        FlowDestination { ip, port, name }
+    }
+
+    async fn opens(lab: &Lab, to: FlowDestination) -> bool {
+        let handler = lab.sandbox.flow_handler();
+        matches!(patient(handler.open(to)).await, Opening::Accept(_))
+    }
+
+    #[tokio::test]
+    async fn b007_only_what_a_rule_could_allow_is_opened() {
+        let lab = Lab::new(&allow("https", 443, ""), None);
+        assert!(opens(&lab, to("a.test", 443)).await);
+        assert!(opens(&lab, to("outgate.internal", 80)).await);
+        assert_eq!(lab.count("flow"), 0);
+        assert!(!opens(&lab, to("a.test", 80)).await);
+        assert!(!opens(&lab, to("evil.test", 443)).await);
+        let by_address = FlowDestination {
+            name: None,
+            ..to("a.test", 443)
+        };
+        assert!(!opens(&lab, by_address).await);
+        let record = lab.record("flow").await;
+        assert_eq!(record["verdict"], "deny");
+        assert_eq!(
+            (&record["host"], &record["port"]),
+            (&"a.test".into(), &80.into())
+        );
+        assert_eq!(lab.count("flow"), 3);
+    }
+
+    #[tokio::test]
+    async fn a_byte_stream_is_open_only_once_it_is_dialled() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lab = Lab::new(&allow("tcp", port, ""), None);
+        assert!(opens(&lab, to("a.test", port)).await);
+        assert_eq!(lab.record("flow").await["verdict"], "allow");
+
+        drop(listener);
+        let lab = Lab::new(&allow("tcp", port, ""), None);
+        assert!(!opens(&lab, to("a.test", port)).await);
+        let (flow, close) = (lab.record("flow").await, lab.record("flow_close").await);
+        assert_eq!(close["flow"], flow["id"]);
+        assert_eq!(close["reason"], "upstream_unreachable");
+    }
+
+    #[tokio::test]
+    async fn b178_names_follow_the_policy_in_force_and_are_recorded() {
+        let lab = Lab::new(&allow("https", 443, ""), None);
+        let handler = lab.sandbox.flow_handler();
+        let (a, b) = (
+            Host::parse("a.test").unwrap(),
+            Host::parse("b.test").unwrap(),
+        );
+        assert!(handler.resolve(&a) && !handler.resolve(&b));
+        lab.sandbox
+            .set_policy(load(&allow("https", 443, "").replace("a.test", "b.test")));
+        assert!(!handler.resolve(&a) && handler.resolve(&b));
+        handler.name_query("a.test", false);
+        handler.dropped(Dropped::Quic, 7);
+        let (dns, drop) = (lab.record("dns").await, lab.record("drop").await);
+        assert_eq!(
+            (&dns["host"], &dns["verdict"]),
+            (&"a.test".into(), &"deny".into())
+        );
+        assert_eq!(
+            (&drop["detail"], &drop["count"]),
+            (&"quic".into(), &7.into())
+        );
     }
 }

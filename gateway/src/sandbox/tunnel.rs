@@ -145,3 +145,65 @@ async fn until_denied(sandbox: &SandboxContext, request: &CanonicalRequest) -> R
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::http::tests::{Lab, allow, load, patient};
+
+    /// More than all buffers on the way together.
+    const BIG: usize = 32 * 1024 * 1024;
+
+    async fn tunnel() -> (Lab, u16, TcpListener, DuplexStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lab = Lab::new(&allow("tcp", port, ""), None);
+        let to = Authority::parse(&format!("a.test:{port}"), None).unwrap();
+        let tunnel = Tunnel::open(Arc::clone(&lab.sandbox), to).await.unwrap();
+        let (guest, stream) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(tunnel.run(stream));
+        (lab, port, listener, guest)
+    }
+
+    #[tokio::test]
+    async fn an_echo_larger_than_all_buffers_and_a_half_close_get_through() {
+        let (lab, _, listener, guest) = tunnel().await;
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut from, mut to) = stream.split();
+            tokio::io::copy(&mut from, &mut to).await.unwrap();
+            // Said only after the guest has ended its direction.
+            to.write_all(b"end").await.unwrap();
+        });
+        let (mut from, mut to) = tokio::io::split(guest);
+        let write = async {
+            to.write_all(&vec![b'x'; BIG]).await.unwrap();
+            to.shutdown().await.unwrap();
+        };
+        let mut echoed = Vec::new();
+        let read = from.read_to_end(&mut echoed);
+        let ((), read) = patient(async { tokio::join!(write, read) }).await;
+        assert_eq!(read.unwrap(), BIG + 3);
+        assert!(echoed.ends_with(b"xend"));
+        let record = lab.record("flow_close").await;
+        assert_eq!(record["bytes_sent"], BIG);
+        assert_eq!(record["bytes_received"], BIG + 3);
+        assert!(record["reason"].is_null(), "{record}");
+    }
+
+    #[tokio::test]
+    async fn b178_a_tunnel_that_a_new_policy_denies_is_cut() {
+        let (lab, port, listener, mut guest) = tunnel().await;
+        let (_stream, _) = listener.accept().await.unwrap();
+        // A policy that still allows it changes nothing.
+        lab.sandbox.set_policy(load(&allow("tcp", port, "")));
+        guest.write_all(b"x").await.unwrap();
+        lab.sandbox
+            .set_policy(load(&allow("tcp", port, "").replace("a.test", "b.test")));
+        assert_eq!(patient(guest.read(&mut [0])).await.unwrap(), 0);
+        assert_eq!(lab.record("flow_close").await["reason"], "default_deny");
+    }
+}

@@ -117,6 +117,8 @@ mod tests {
     use super::*;
     use crate::tls::{CertificateAuthority, LeafName, Leaves};
 
+    use std::num::NonZeroUsize;
+
     use outgate_policy::Reason;
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
     use rustls_pki_types::pem::PemObject as _;
@@ -139,7 +141,7 @@ mod tests {
 
     fn authority() -> (CertificateAuthority, Leaves) {
         let ca = CertificateAuthority::generate().unwrap();
-        let leaves = Leaves::new(ca.clone(), 8).unwrap();
+        let leaves = Leaves::new(ca.clone(), NonZeroUsize::MIN).unwrap();
         (ca, leaves)
     }
 

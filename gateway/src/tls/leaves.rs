@@ -43,12 +43,11 @@ struct Ready {
 }
 
 impl Leaves {
-    /// No leaves yet; at most `capacity` names are kept, and never less than one.
+    /// No leaves yet; at most `capacity` names are kept.
     ///
     /// # Errors
     /// [`TlsError::Authority`] if the system's randomness fails.
-    pub fn new(ca: CertificateAuthority, capacity: usize) -> Result<Self, TlsError> {
-        let capacity = NonZeroUsize::new(capacity).unwrap_or(NonZeroUsize::MIN);
+    pub fn new(ca: CertificateAuthority, capacity: NonZeroUsize) -> Result<Self, TlsError> {
         let no_secret = |error: String| TlsError::Authority(format!("can't make a key: {error}"));
         Ok(Self(Arc::new(Inner {
             ca,
@@ -147,7 +146,7 @@ mod tests {
 
     fn leaves(capacity: usize) -> Leaves {
         let ca = CertificateAuthority::generate().unwrap();
-        Leaves::new(ca, capacity).unwrap()
+        Leaves::new(ca, NonZeroUsize::new(capacity).unwrap()).unwrap()
     }
 
     fn name(text: &str) -> LeafName {
@@ -204,8 +203,8 @@ mod tests {
     #[tokio::test]
     async fn c21_ticket_secrets_differ_between_sandboxes() {
         let ca = CertificateAuthority::generate().unwrap();
-        let one = Leaves::new(ca.clone(), 1).unwrap();
-        let other = Leaves::new(ca, 1).unwrap();
+        let one = Leaves::new(ca.clone(), NonZeroUsize::MIN).unwrap();
+        let other = Leaves::new(ca, NonZeroUsize::MIN).unwrap();
         let ticket = one.0.tickets.encrypt(b"session").unwrap();
         assert_eq!(
             one.0.tickets.decrypt(&ticket).as_deref(),

@@ -87,7 +87,8 @@ impl Reply {
 }
 
 impl Guest {
-    /// `curl URL OPTIONS…`; the body is not decoded and redirects are not followed unless asked.
+    /// `curl URL OPTIONS…`. Redirects are not followed unless asked, and denials come as JSON
+    /// unless an `Accept:` of the test says otherwise.
     pub fn curl<S: AsRef<str>>(&self, url: &str, options: impl IntoIterator<Item = S>) -> Reply {
         self.curl_with_input(url, options, Vec::new())
     }
@@ -99,12 +100,14 @@ impl Guest {
         options: impl IntoIterator<Item = S>,
         input: impl Into<Vec<u8>>,
     ) -> Reply {
-        let program = self
-            .program("curl")
-            .args(["--silent", "--show-error", "--dump-header", "/dev/stderr"])
-            .args(["--header", "Accept: application/json"])
-            .args(options)
-            .args([url]);
+        let options: Vec<_> = options.into_iter().map(|o| o.as_ref().to_owned()).collect();
+        let mut program =
+            self.program("curl")
+                .args(["--silent", "--show-error", "--dump-header", "/dev/stderr"]);
+        if !options.iter().any(|option| option.starts_with("Accept:")) {
+            program = program.args(["--header", "Accept: application/json"]);
+        }
+        let program = program.args(options).args([url]);
         Reply::new(program.input(input).run())
     }
 }

@@ -111,7 +111,8 @@ fn set_up(network: &GuestNetwork, resolv_conf: &Path) -> Result<File> {
          link set eth0 up\n\
          address add {address}/{prefix} dev eth0\n\
          route add default via {gateway}\n",
-        mac = network.mac,
+        // IEEE 802 writes dashes; `ip` takes colons only.
+        mac = network.mac.replace('-', ":"),
         mtu = network.mtu,
         address = network.address,
         prefix = network.prefix,

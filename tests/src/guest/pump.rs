@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 
 /// The largest frame: an IP MTU of 65,520 bytes and the Ethernet header, rounded up.
 const FRAME_BYTES: usize = 65_536;
@@ -26,7 +27,7 @@ pub(super) struct Pump {
 impl Pump {
     pub(super) fn start(tap: File, link: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&link, true)?;
-        let (stopped, stop) = rustix::pipe::pipe()?;
+        let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let thread = std::thread::Builder::new()
             .name("pump".to_owned())
             .spawn(move || run(&tap.into(), &link, &stopped))?;

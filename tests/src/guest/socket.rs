@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::{ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
@@ -52,9 +52,9 @@ impl Guest {
         } else {
             AddressFamily::INET6
         };
-        let socket = self
-            .namespace()
-            .run(move || rustix::net::socket(family, SocketType::STREAM, None))?;
+        let socket = self.namespace().run(move || {
+            rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        })?;
         for timeout in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
         }

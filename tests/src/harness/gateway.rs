@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -118,12 +119,20 @@ impl GatewayHome {
                 Ok(None) => {}
                 Err(error) => panic!("cannot watch the gateway: {error}"),
             }
-            UnixStream::connect(self.admin()).is_ok().then_some(None)
+            self.is_served_by(&process).then_some(None)
         });
         match ended {
             Some(status) => bail!("the gateway ended with {status}: {}", self.output()),
             None => Ok(Gateway { process }),
         }
+    }
+
+    /// Whether it is this process that accepts on the admin socket, and not another one.
+    fn is_served_by(&self, process: &Child) -> bool {
+        let Ok(stream) = UnixStream::connect(self.admin()) else {
+            return false;
+        };
+        socket_peercred(&stream).is_ok_and(|peer| peer.pid == Pid::from_child(process))
     }
 
     fn output_file(&self) -> PathBuf {

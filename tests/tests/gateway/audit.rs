@@ -1,6 +1,6 @@
 //! The audit log: one record for everything, in order, chained, and never silently incomplete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -197,11 +197,18 @@ fn the_life_of_a_sandbox_is_recorded() {
     let positions: Vec<_> = order.iter().map(|kind| position(kind)).collect();
     assert!(positions.iter().all(Option::is_some), "{positions:?}");
     assert!(positions.is_sorted(), "{positions:?}");
-    let loaded = records.iter().filter(|r| r.text("kind") == "policy_load");
-    assert!(
-        loaded.count() >= 2,
-        "each policy that came into force or was turned down"
-    );
+    let revisions: BTreeSet<_> = records
+        .iter()
+        .filter(|r| r.text("kind") == "sandbox_register")
+        .map(|r| r.text("policy_revision"))
+        .collect();
+    assert_eq!(revisions.len(), 2, "each registration names its policy");
+    // A policy that was turned down put nothing in force, and is on record all the same.
+    let refused = records
+        .iter()
+        .find(|r| r.text("kind") == "policy_load")
+        .expect("a record");
+    assert_eq!(refused.text("verdict"), "deny");
     for record in &records {
         if record.value("sandbox").is_object() {
             assert_eq!(

@@ -165,14 +165,9 @@ fn b007_names_that_no_rule_has_get_no_tunnel() {
 
 #[test]
 fn b009_deny_wins_whatever_the_order() {
-    let rule = |id: &str, action: &str, path: &str| {
-        format!(
-            "  - id: {id}\n    action: {action}\n    to: {{ hosts: [a.test], private: true }}\n    \
-             http: {{ paths: [\"{path}\"] }}\n"
-        )
-    };
-    let allow = rule("everything", "allow", "/**");
-    let deny = rule("no-admin", "deny", "/admin/**");
+    let allow = "  - { id: all, action: allow, to: { hosts: [a.test], private: true } }\n";
+    let deny = "  - { id: no-admin, action: deny, to: { hosts: [a.test] }, \
+                http: { paths: [\"/admin/**\"] } }\n";
     for rules in [
         format!("rules:\n{allow}{deny}"),
         format!("rules:\n{deny}{allow}"),
@@ -481,7 +476,7 @@ rules:
     to: { hosts: [a.test], private: true }
   - id: no-secrets
     action: deny
-    to: { hosts: [a.test], private: true }
+    to: { hosts: [a.test] }
     http: { paths: ["/secrets/**"] }
     message: Ask in the platform channel.
 "#,
@@ -521,8 +516,9 @@ rules:
     let connect = world
         .guest()
         .curl(url, ["-X", "CONNECT", "--request-target", "evil.test:443"]);
+    // Over h2, a CONNECT with a path is no request at all and ends its stream.
     assert!(
-        matches!(connect.status, Some(400 | 403 | 405 | 421)),
+        matches!(connect.status, None | Some(400 | 403 | 405 | 421)),
         "{connect:?}"
     );
     nothing_left(&world);

@@ -33,14 +33,36 @@ fn status(answer: &[u8]) -> Option<u16> {
     std::str::from_utf8(line).ok()?.parse().ok()
 }
 
-/// Each must be answered with 400 and a closed connection, and nothing may be forwarded.
+/// Requests whose end is in doubt: each must be answered with 400 and a closed connection, and
+/// nothing may be forwarded.
 #[track_caller]
-fn rejected(world: &World, requests: &[&str]) {
+fn rejected_and_closed(world: &World, requests: &[&str]) {
     for bytes in requests {
         let (status, ending) = send(world, bytes.as_bytes());
         assert_eq!(status, Some(400), "{bytes:?} ({ending:?})");
         assert_eq!(ending, Ending::Closed, "{bytes:?}");
     }
+    nothing_was_forwarded(world);
+}
+
+/// Requests that are whole but mean nothing: each must be answered with 400, and nothing may be
+/// forwarded. The connection may go on.
+#[track_caller]
+fn rejected(world: &World, requests: &[&str]) {
+    for bytes in requests {
+        let mut tls = world
+            .guest()
+            .tls("a.test", 443, "http/1.1")
+            .expect("a TLS session");
+        tls.write_all(bytes.as_bytes()).expect("written");
+        let (head, _) = read_response(&mut tls).expect("answered");
+        assert!(head.starts_with("HTTP/1.1 400 "), "{bytes:?}: {head}");
+    }
+    nothing_was_forwarded(world);
+}
+
+#[track_caller]
+fn nothing_was_forwarded(world: &World) {
     assert_eq!(world.lab.journal.all(), [], "something was forwarded");
     for record in world.audit().requests() {
         assert_ne!(record.text("verdict"), "allow", "{record:?}");
@@ -53,7 +75,7 @@ fn rejected(world: &World, requests: &[&str]) {
 #[test]
 fn b053_content_length_beside_transfer_encoding() {
     let world = World::new(RULES);
-    rejected(
+    rejected_and_closed(
         &world,
         &[
             "POST /public/x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -85,7 +107,7 @@ fn b054_only_the_exact_coding_is_chunked() {
         .iter()
         .map(|c| format!("{head}{c}\r\n0\r\n\r\n"))
         .collect();
-    rejected(
+    rejected_and_closed(
         &world,
         &requests.iter().map(String::as_str).collect::<Vec<_>>(),
     );
@@ -94,7 +116,7 @@ fn b054_only_the_exact_coding_is_chunked() {
 #[test]
 fn b055_a_hidden_second_request_never_arrives() {
     let world = World::new(RULES);
-    rejected(
+    rejected_and_closed(
         &world,
         &[
             "POST /public/x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -108,7 +130,7 @@ fn b055_a_hidden_second_request_never_arrives() {
 #[test]
 fn b057_http_1_0_has_no_transfer_encoding() {
     let world = World::new(RULES);
-    rejected(
+    rejected_and_closed(
         &world,
         &[
             "POST /public/x HTTP/1.0\r\nHost: a.test\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -140,7 +162,7 @@ fn c07_lengths_have_one_spelling() {
             format!("POST /public/x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nContent-Length: {n}\r\n\r\nhello")
         }))
         .collect();
-    rejected(
+    rejected_and_closed(
         &world,
         &requests.iter().map(String::as_str).collect::<Vec<_>>(),
     );
@@ -149,7 +171,7 @@ fn c07_lengths_have_one_spelling() {
 #[test]
 fn c07_heads_have_one_shape() {
     let world = World::new(RULES);
-    rejected(
+    rejected_and_closed(
         &world,
         &[
             // Line ends.

@@ -207,26 +207,7 @@ fn check_target(method: &str, target: &str) -> Result<(), Reject> {
             "CONNECT, as HTTP/1 authority-form",
         ));
     }
-    let path = if let Some(at) = target.find("://") {
-        let scheme = &target[..at];
-        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
-            return Err(bad(format!(
-                "`{}` is no scheme for a request",
-                quoted(scheme.as_bytes())
-            )));
-        }
-        let rest = &target[at + 3..];
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        if authority.is_empty() || authority.contains('@') {
-            return Err(bad_host(
-                "the authority in the target is empty or names a user",
-            ));
-        }
-        path
-    } else {
-        target
-    };
+    let path = absolute_path(target)?.unwrap_or(target);
     let is_absolute = path.len() != target.len();
     let known_form = path.starts_with('/')
         || (is_absolute && (path.is_empty() || path.starts_with('?')))
@@ -245,6 +226,30 @@ fn check_target(method: &str, target: &str) -> Result<(), Reject> {
         ));
     }
     Ok(())
+}
+
+/// What follows the authority of an absolute-form target; `None` for the other forms.
+fn absolute_path(target: &str) -> Result<Option<&str>, Reject> {
+    // A URL in the query of an origin-form target is data.
+    let Some((scheme, rest)) = target
+        .split_once("://")
+        .filter(|_| !target.starts_with('/'))
+    else {
+        return Ok(None);
+    };
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(bad(format!(
+            "`{}` is no scheme for a request",
+            quoted(scheme.as_bytes())
+        )));
+    }
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if authority.is_empty() || authority.contains('@') {
+        return Err(bad_host(
+            "the authority in the target is empty or names a user",
+        ));
+    }
+    Ok(Some(path))
 }
 
 fn host(value: &[u8]) -> Result<&str, Reject> {

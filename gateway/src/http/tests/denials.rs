@@ -156,55 +156,106 @@ async fn a_denied_upload_is_answered_at_once_and_the_guest_can_read_the_answer()
     .await;
 }
 
+/// A lab with two rules for one host, of which only that for `/in/` attaches the credential that is
+/// kept in `secret`; and the `Authorization` fields that its origin saw.
+async fn credential_lab(
+    secret: &std::path::Path,
+) -> (Lab, String, tokio::sync::mpsc::Receiver<String>) {
+    let (seen, received) = tokio::sync::mpsc::channel(8);
+    let answer = move |request: Request<Incoming>| {
+        let seen = seen.clone();
+        async move {
+            let field = request.headers().get("authorization").cloned();
+            let field = field.map_or_else(String::new, |value| value.to_str().unwrap().to_owned());
+            seen.send(field).await.unwrap();
+            Response::new(no_body())
+        }
+    };
+    let tls = OriginTls::new();
+    let acceptor = tls.acceptor("a.test", &["http/1.1"]).await;
+    let port = origin(Some(acceptor), answer).await;
+    let to = format!("to: {{ hosts: [a.test], ports: [{port}], private: true }}");
+    let policy = format!(
+        "version: 1\nrules:\n\
+         \x20 - {{ id: in, action: allow, {to}, http: {{ paths: [\"/in/**\"] }}, credential: token }}\n\
+         \x20 - {{ id: out, action: allow, {to}, http: {{ paths: [\"/out/**\"] }} }}\n\
+         credentials:\n  - name: token\n    source: {{ file: {} }}\n\
+         \x20   attach: [{{ header: Authorization, format: \"Bearer {{}}\" }}]\n\
+         \x20   expose: {{ env: TOKEN, shape: \"tok_{{32}}\" }}\n",
+        secret.display()
+    );
+    (
+        Lab::new(&policy, Some(&tls)),
+        format!("a.test:{port}"),
+        received,
+    )
+}
+
+async fn ask(lab: &Lab, to: &str, path: &str, field: &str) -> String {
+    let guest = lab.connect_tls(to, "a.test", "http/1.1").await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {to}\r\n{field}Connection: close\r\n\r\n");
+    exchange(guest, request.as_bytes()).await
+}
+
 #[tokio::test]
 async fn c13_a_placeholder_goes_nowhere_but_to_its_own_rule() {
-    let (origin, mut seen) =
-        raw_origin("HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
-    let port = origin.port();
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), "s3cret").unwrap();
-    let more = format!(
-        "credentials:\n  - name: token\n    source: {{ file: {} }}\n    \
-         attach: [{{ header: Authorization, format: \"Bearer {{}}\" }}]\n    \
-         expose: {{ env: TOKEN, shape: \"tok_{{32}}\" }}\n",
-        secret.path().display()
-    );
-    let with_credential = allow("http", port, &more).replace(
-        "private: true }\n",
-        "private: true }\n    http: { paths: [\"/in/**\"] }\n    credential: token\n",
-    );
-    let free = format!(
-        "  - id: free\n    action: allow\n    protocol: http\n    to: {{ hosts: [a.test], ports: [{port}], private: true }}\n    http: {{ paths: [\"/out/**\"] }}\n"
-    );
-    let policy = with_credential.replace("credentials:", &format!("{free}credentials:"));
-    if Policy::load(&[Source::new("lab.yaml", policy.as_str())]).is_err() {
-        // Credentials need https; then the check below has no clear-text form.
-        return;
-    }
-    let lab = Lab::new(&policy, None);
+    let (lab, to, mut seen) = credential_lab(secret.path()).await;
     let placeholder = lab.sandbox.services().placeholders.env()["TOKEN"].clone();
-    let ask = |path: &str, header: &str| {
-        format!("GET {path} HTTP/1.1\r\nHost: a.test:{port}\r\n{header}Connection: close\r\n\r\n")
-    };
-    let to = format!("a.test:{port}");
-    let header = format!("Authorization: Bearer {placeholder}\r\n");
-    for (path, header) in [
-        ("/out/x".to_owned(), header.clone()),
+    let field = format!("AuthoriZation: Bearer {placeholder}\r\n");
+    for (path, field) in [
+        ("/out/x".to_owned(), field.clone()),
         (format!("/out/{placeholder}"), String::new()),
         (format!("/out/x?k={placeholder}"), String::new()),
     ] {
-        let answer = exchange(lab.connect(&to), ask(&path, &header).as_bytes()).await;
+        let answer = ask(&lab, &to, &path, &field).await;
         assert!(answer.contains("placeholder_out_of_scope"), "{answer}");
     }
     assert!(seen.try_recv().is_err(), "nothing was sent");
-    let answer = exchange(lab.connect(&to), ask("/in/x", &header).as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
-    let request = seen.recv().await.unwrap();
+
+    let answer = ask(&lab, &to, "/in/x", &field).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(seen.recv().await.unwrap(), "Bearer s3cret");
+    let used = lab.record("credential_use").await;
+    assert_eq!(used["credential"]["name"], "token");
     assert!(
-        request.contains("Authorization: Bearer s3cret\r\n"),
-        "{request}"
+        lab.records()
+            .iter()
+            .all(|record| !record.to_string().contains("s3cret"))
     );
-    std::fs::remove_file(secret.path()).unwrap();
+}
+
+#[tokio::test]
+async fn without_its_credential_or_its_record_a_request_is_not_sent() {
+    let secret = std::path::Path::new("/nonexistent/secret");
+    let (lab, to, mut seen) = credential_lab(secret).await;
+    let answer = ask(&lab, &to, "/in/x", "").await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("credential_unavailable"));
+    assert!(!answer.contains("nonexistent"), "{answer}");
+    assert_eq!(lab.record("response").await["status"], 503);
+
+    lab.sandbox.services().audit.clone().close().await.unwrap();
+    let answer = ask(&lab, &to, "/out/x", "").await;
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.contains("audit_unavailable"),
+        "{answer}"
+    );
+    assert!(seen.try_recv().is_err(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn c18_a_sandbox_has_a_bounded_number_of_open_exchanges() {
+    let lab = Lab::new(&allow("http", 8080, ""), None);
+    let places: Vec<_> = std::iter::from_fn(|| lab.sandbox.admit_exchange()).collect();
+    let request = b"GET / HTTP/1.1\r\nHost: a.test:8080\r\nConnection: close\r\n\r\n";
+    let answer = exchange(lab.connect("a.test:8080"), request).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1\r\n"),
+        "{answer}"
+    );
+    assert_eq!(lab.record("request").await["reason"], "limit_exceeded");
+    drop(places);
 }
 
 #[tokio::test]
@@ -260,8 +311,8 @@ async fn the_gateway_answers_for_its_own_name() {
             .await
             .starts_with("{\"id\":\"s1\",\"policy_revision\":\"")
     );
-    let explained: Value =
-        serde_json::from_str(&ask("/v1/explain?url=https://a.test/x").await).unwrap();
+    let answer = ask("/v1/explain?url=https://a.test/x").await;
+    let explained: Value = serde_json::from_str(&answer).expect(&answer);
     assert_eq!(
         (&explained["verdict"], &explained["rule"]),
         (&"allow".into(), &"lab".into())

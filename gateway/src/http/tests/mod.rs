@@ -5,6 +5,7 @@
 
 mod bridge;
 mod denials;
+mod hostile_http2;
 mod smuggling;
 mod streaming;
 
@@ -38,20 +39,20 @@ use crate::upstream::{Upstream, UpstreamConfig};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One sandbox and what it can reach.
-pub(super) struct Lab {
-    pub(super) sandbox: Arc<SandboxContext>,
+pub(crate) struct Lab {
+    pub(crate) sandbox: Arc<SandboxContext>,
     ca_pem: String,
     dir: tempfile::TempDir,
 }
 
 /// The authority behind all origins, and their certificates.
-pub(super) struct OriginTls {
+pub(crate) struct OriginTls {
     root: CertificateDer<'static>,
     leaves: Leaves,
 }
 
 impl OriginTls {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let ca = CertificateAuthority::generate().unwrap();
         let root = CertificateDer::from_pem_slice(ca.certificate_pem().as_bytes()).unwrap();
         Self {
@@ -60,7 +61,7 @@ impl OriginTls {
         }
     }
 
-    pub(super) async fn acceptor(&self, name: &str, alpn: &[&str]) -> TlsAcceptor {
+    pub(crate) async fn acceptor(&self, name: &str, alpn: &[&str]) -> TlsAcceptor {
         let name = Destination::Name(Host::parse(name).unwrap());
         let mut config = (*self.leaves.server_config(&name).await.unwrap()).clone();
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
@@ -69,12 +70,12 @@ impl OriginTls {
 }
 
 fn leaves(ca: CertificateAuthority) -> Leaves {
-    Leaves::new(ca, 64).unwrap()
+    Leaves::new(ca, std::num::NonZeroUsize::new(64).unwrap()).unwrap()
 }
 
 impl Lab {
     /// A sandbox under `policy`, where every `*.test` name leads to this machine.
-    pub(super) fn new(policy: &str, tls: Option<&OriginTls>) -> Self {
+    pub(crate) fn new(policy: &str, tls: Option<&OriginTls>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ca = CertificateAuthority::generate().unwrap();
         let hosts = ["a.test", "b.test", "evil.test"].map(|name| {
@@ -112,7 +113,7 @@ impl Lab {
     }
 
     /// A guest's connection to `to`, as the link hands it over.
-    pub(super) fn connect(&self, to: &str) -> DuplexStream {
+    pub(crate) fn connect(&self, to: &str) -> DuplexStream {
         let authority = Authority::parse(to, None).unwrap();
         let (guest, stream) = tokio::io::duplex(64 * 1024);
         let flow = if to.starts_with("outgate.internal") {
@@ -128,7 +129,7 @@ impl Lab {
         guest
     }
 
-    pub(super) async fn connect_tls(
+    pub(crate) async fn connect_tls(
         &self,
         to: &str,
         sni: &str,
@@ -152,7 +153,7 @@ impl Lab {
     }
 
     /// An HTTP/1.1 client over clear text.
-    pub(super) async fn http1(
+    pub(crate) async fn http1(
         &self,
         to: &str,
     ) -> hyper::client::conn::http1::SendRequest<ResponseBody> {
@@ -163,7 +164,7 @@ impl Lab {
     }
 
     /// An HTTP/2 client over TLS.
-    pub(super) async fn http2(
+    pub(crate) async fn http2(
         &self,
         to: &str,
     ) -> hyper::client::conn::http2::SendRequest<ResponseBody> {
@@ -177,7 +178,7 @@ impl Lab {
     }
 
     /// All records so far.
-    pub(super) fn records(&self) -> Vec<Value> {
+    pub(crate) fn records(&self) -> Vec<Value> {
         let mut files: Vec<_> = std::fs::read_dir(self.dir.path().join("audit"))
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -197,7 +198,7 @@ impl Lab {
     }
 
     /// The first record of `kind`, once it is written.
-    pub(super) async fn record(&self, kind: &str) -> Value {
+    pub(crate) async fn record(&self, kind: &str) -> Value {
         let found = async {
             loop {
                 if let Some(found) = self.records().into_iter().find(|it| it["kind"] == kind) {
@@ -209,7 +210,7 @@ impl Lab {
         patient(found).await
     }
 
-    pub(super) fn count(&self, kind: &str) -> usize {
+    pub(crate) fn count(&self, kind: &str) -> usize {
         self.records()
             .iter()
             .filter(|record| record["kind"] == kind)
@@ -217,28 +218,28 @@ impl Lab {
     }
 }
 
-pub(super) fn load(policy: &str) -> Policy {
+pub(crate) fn load(policy: &str) -> Policy {
     Policy::load(&[Source::new("lab.yaml", policy)])
         .map_err(|error| panic!("{error}"))
         .unwrap()
 }
 
 /// A policy that allows everything at `a.test:{port}`, with `more` rules.
-pub(super) fn allow(protocol: &str, port: u16, more: &str) -> String {
+pub(crate) fn allow(protocol: &str, port: u16, more: &str) -> String {
     format!(
         "version: 1\nrules:\n  - id: lab\n    action: allow\n    protocol: {protocol}\n    \
          to: {{ hosts: [a.test], ports: [{port}], private: true }}\n{more}"
     )
 }
 
-pub(super) async fn patient<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn patient<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .expect("took too long")
 }
 
 /// Sends `bytes` and reads until the gateway closes.
-pub(super) async fn exchange(
+pub(crate) async fn exchange(
     mut guest: impl AsyncRead + AsyncWrite + Unpin,
     bytes: &[u8],
 ) -> String {
@@ -254,7 +255,7 @@ pub(super) async fn exchange(
 
 /// An origin that answers each connection with `answer` once it has read a head, and tells what it
 /// read.
-pub(super) async fn raw_origin(
+pub(crate) async fn raw_origin(
     answer: &'static str,
 ) -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -279,7 +280,7 @@ pub(super) async fn raw_origin(
 }
 
 /// An HTTP origin over clear text (HTTP/1) or TLS (what `acceptor` negotiates).
-pub(super) async fn origin<F, R>(acceptor: Option<TlsAcceptor>, answer: F) -> u16
+pub(crate) async fn origin<F, R>(acceptor: Option<TlsAcceptor>, answer: F) -> u16
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<ResponseBody>> + Send + 'static,
@@ -323,12 +324,12 @@ where
     }
 }
 
-pub(super) fn no_body() -> ResponseBody {
+pub(crate) fn no_body() -> ResponseBody {
     full("")
 }
 
 /// A body whose frames come out of a channel.
-pub(super) fn channel_body() -> (
+pub(crate) fn channel_body() -> (
     tokio::sync::mpsc::Sender<http_body::Frame<Bytes>>,
     ResponseBody,
 ) {
@@ -355,7 +356,7 @@ impl http_body::Body for Frames {
     }
 }
 
-pub(super) async fn text(
+pub(crate) async fn text(
     body: impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
 ) -> String {
     String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()

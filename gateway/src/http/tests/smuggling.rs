@@ -174,3 +174,35 @@ async fn an_allowed_body_that_looks_like_a_request_stays_a_body() {
         (&2.into(), 1)
     );
 }
+
+#[tokio::test]
+async fn a_path_that_looks_like_an_authority_stays_a_path() {
+    let (_, requests, _) = send(
+        "GET //evil.test/x?u=https://evil.test/ HTTP/1.1\r\nHost: {host}\r\n\
+         Connection: host, content-length, authorization\r\nAuthorization: x\r\n\r\n",
+    )
+    .await;
+    let [request] = requests.as_slice() else {
+        panic!("{requests:?}")
+    };
+    assert!(
+        request.starts_with("GET //evil.test/x?u=https://evil.test/ HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.to_lowercase().contains("host: a.test:"),
+        "{request}"
+    );
+    assert!(!request.contains("Authorization"), "{request}");
+}
+
+#[tokio::test]
+async fn a_guest_that_pipelines_without_end_is_served_one_request_at_a_time() {
+    let one = "GET /n HTTP/1.1\r\nHost: {host}\r\n\r\n";
+    let (answer, requests, lab) = send(&one.repeat(50)).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 50);
+    assert_eq!(
+        (requests.len(), lab.count("request"), lab.count("reject")),
+        (50, 50, 0)
+    );
+}

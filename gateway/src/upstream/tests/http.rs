@@ -10,19 +10,17 @@ use outgate_policy::{Protocol, Reason};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::lab::{Frames, LabRoot, Origin, config, get, http, https, post, sandbox, send, text};
+use super::lab::{
+    Frames, LabRoot, Origin, config, get, http, https, post, read_head, sandbox, send, text,
+};
 use crate::upstream::{SandboxUpstream, SendOptions, Upstream, UpstreamError};
 
 /// An origin that reads one request head and answers with `answer`, then waits for the end.
 async fn answering(answer: &'static str) -> Origin {
     Origin::raw(move |mut stream: TcpStream| async move {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
+        read_head(&mut stream).await.unwrap();
         stream.write_all(answer.as_bytes()).await.unwrap();
-        // However the client goes, it may.
-        let _ = stream.read_to_end(&mut head).await;
+        read_head(&mut stream).await;
     })
     .await
 }
@@ -85,10 +83,7 @@ async fn an_origin_that_switches_protocols_unasked_is_refused() {
 #[tokio::test]
 async fn b070_after_a_switch_bytes_flow_both_ways_those_in_the_same_segment_included() {
     let origin = Origin::raw(|mut stream: TcpStream| async move {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
+        read_head(&mut stream).await.unwrap();
         let answer =
             b"HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\nconnection: upgrade\r\n\r\nhi";
         stream.write_all(answer).await.unwrap();
@@ -126,6 +121,7 @@ async fn an_answer_that_refuses_the_switch_streams_to_its_end() {
     let origin = Origin::raw(move |mut stream: TcpStream| {
         let mut finished = finished.clone();
         async move {
+            read_head(&mut stream).await.unwrap();
             let head = b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 4\r\n\r\nso";
             stream.write_all(head).await.unwrap();
             finished.wait_for(|finished| *finished).await.unwrap();

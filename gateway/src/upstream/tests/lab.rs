@@ -21,7 +21,7 @@ use rcgen::{
 };
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
@@ -163,6 +163,15 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, h2:
         let server = hyper::server::conn::http1::Builder::new();
         server.serve_connection(stream, service).await
     };
+}
+
+/// Reads the head of one request; `None` if the connection ends first.
+pub(super) async fn read_head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).ok()
 }
 
 /// Says what came in: version, method, authority, target, and the body after an empty line.

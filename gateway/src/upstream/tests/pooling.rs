@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use outgate_policy::Protocol;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, advance, pause};
 
-use super::lab::{LabRoot, Origin, config, get, http, https, sandbox, send, text};
+use super::lab::{LabRoot, Origin, config, get, http, https, read_head, sandbox, send, text};
 use crate::upstream::{SandboxUpstream, SendOptions, Upstream};
 
 /// Sends, reads the answer to its end, and waits until the connection is back on its shelf.
@@ -134,15 +134,6 @@ async fn b181_a_rotated_credential_gets_a_connection_of_its_own() {
     }
 }
 
-/// Reads the head of one request.
-async fn read_head(stream: &mut TcpStream) -> Option<String> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.ok()?);
-    }
-    String::from_utf8(head).ok()
-}
-
 #[tokio::test]
 async fn a_connection_that_the_origin_closed_in_the_meantime_is_not_used() {
     let origin = Origin::raw(async |mut stream| {
@@ -212,4 +203,37 @@ async fn an_unused_connection_is_closed_by_us_first() {
     pause();
     advance(Duration::from_secs(80)).await;
     closes.notified().await;
+}
+
+#[tokio::test]
+async fn when_every_place_is_taken_unused_connections_make_room() {
+    let origin = Origin::http().await;
+    let sandbox = Upstream::new(config(Some(&LabRoot::new())))
+        .unwrap()
+        .for_sandbox();
+    let permit = http(&origin);
+    // 16 connections for each of 16 versions: all that one sandbox may have, and all idle.
+    for version in 0..16 {
+        let options = SendOptions {
+            credential_version: Some(version),
+            ..SendOptions::default()
+        };
+        let mut answers = JoinSet::new();
+        for _ in 0..16 {
+            let (sandbox, permit) = (sandbox.clone(), permit.clone());
+            answers.spawn(async move {
+                sandbox
+                    .send(&permit, Protocol::Http, get("/"), options)
+                    .await
+                    .unwrap()
+            });
+        }
+        for sent in answers.join_all().await {
+            text(sent).await;
+        }
+        settle().await;
+    }
+    assert_eq!(origin.connections(), 256);
+    exchange(&sandbox, &origin, None).await;
+    assert_eq!(origin.connections(), 257);
 }
