@@ -280,7 +280,6 @@ fn summary(dir: &Path, report: &Report, pinned: Option<Head>) -> String {
 }
 
 /// A log that can't be read is the caller's to mend: a wrong folder or missing rights.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unreadable(error: AuditError) -> anyhow::Error {
     Failure::new(Code::Usage, error).into()
 }

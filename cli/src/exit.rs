@@ -47,7 +47,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(code: Code, message: impl ToString) -> Self {
+    pub(crate) fn new(code: Code, message: impl std::fmt::Display) -> Self {
         Self {
             code,
             message: message.to_string(),

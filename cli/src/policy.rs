@@ -96,9 +96,9 @@ fn read_one(path: &Path) -> Result<Source, Failure> {
 fn check(files: &Files) -> anyhow::Result<ExitCode> {
     let mut failed = false;
     for path in &files.files {
-        let loaded = read_one(path).and_then(|source| {
+        let loaded = read_one(path).map(|source| {
             let policy = Policy::load(std::slice::from_ref(&source));
-            Ok((source.name, policy))
+            (source.name, policy)
         });
         let (name, found, rules) = match loaded {
             Ok((name, Ok(policy))) => (name, policy.lints(), policy.rules().count()),

@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outgate_policy::{Diagnostics, Policy};
+use outgate_policy::{Diagnostics, Policy, Verdict};
 use sha2::{Digest, Sha256};
 
 use crate::admin::protocol::{Network, Registered, Registration};
-use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind};
+use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind, SandboxRef};
 use crate::credential::{Broker, CredentialError, Placeholders};
 use crate::link::{self, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
 use crate::sandbox::{SandboxContext, SandboxIdentity, SandboxServices};
@@ -139,7 +139,14 @@ impl Gateway {
         link: OwnedFd,
     ) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
-        let policy = Policy::load(&registration.policy).map_err(GatewayError::Policy)?;
+        let policy = match Policy::load(&registration.policy) {
+            Ok(policy) => policy,
+            Err(diagnostics) => {
+                self.record_refused_policy(&registration, &diagnostics)
+                    .await?;
+                return Err(GatewayError::Policy(diagnostics));
+            }
+        };
         let link_config = LinkConfig {
             name_key: self.name_key(&registration.id),
         };
@@ -191,6 +198,26 @@ impl Gateway {
         {
             tracing::error!(%error, "the end of the gateway could not be recorded");
         }
+    }
+
+    /// A policy that was turned down put nothing in force, and is on record all the same. One that
+    /// loads is named by the record of the sandbox that runs under it.
+    async fn record_refused_policy(
+        &self,
+        registration: &Registration,
+        diagnostics: &Diagnostics,
+    ) -> Result<(), AuditError> {
+        let event = Event {
+            sandbox: Some(Arc::new(SandboxRef {
+                id: registration.id.clone(),
+                labels: registration.labels.clone(),
+                tier: registration.tier.clone(),
+            })),
+            verdict: Some(Verdict::Deny),
+            detail: Some(diagnostics.render()),
+            ..Event::new(EventKind::PolicyLoad)
+        };
+        self.shared.audit.append(&event).await.map(drop)
     }
 
     /// The same for a sandbox that comes back to a gateway with the same authority, so that the

@@ -3,6 +3,7 @@
 //! A resolver's answer is attacker-controlled input. Everything that isn't plainly a public unicast
 //! address is closed unless a rule says `private: true`, and a metadata service is closed always.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What an address is, as far as letting a sandbox reach it goes.
@@ -26,6 +27,16 @@ impl AddressClass {
             IpAddr::V4(address) => of_v4(address),
             IpAddr::V6(address) => of_v6(address),
         }
+    }
+}
+
+impl fmt::Display for AddressClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Public => "public",
+            Self::Private => "private",
+            Self::Metadata => "cloud metadata",
+        })
     }
 }
 

@@ -162,7 +162,11 @@ async fn start_and_run(
                 .shutdown(SHUTDOWN_GRACE)
                 .await
                 .map_err(|error| failure(&error));
-            outcome.and_then(|outcome| kept.and(ended.map_err(Into::into)).map(|()| outcome))
+            outcome.and_then(|outcome| {
+                kept?;
+                ended?;
+                Ok(outcome)
+            })
         }
         Err(error) => Err(error.into()),
     };
@@ -308,10 +312,10 @@ async fn run_command(
         ending = stdio::pass(exec, args.tty, reporter) => ending?,
         lost = sandbox.ended() => return Err(failure(&lost).into()),
     };
-    Ok(outcome(ending, args))
+    Ok(outcome(&ending, args))
 }
 
-fn outcome(ending: Ending, args: &RunArgs) -> Outcome {
+fn outcome(ending: &Ending, args: &RunArgs) -> Outcome {
     let own = |code: Code, message: String| Outcome {
         code: code as u8,
         is_guests: false,
@@ -328,8 +332,8 @@ fn outcome(ending: Ending, args: &RunArgs) -> Outcome {
     };
     match ending {
         Ending::Interrupted => own(Code::Interrupted, "interrupted".to_owned()),
-        Ending::Exit(Exit::Code { code }) => guests(code, None),
-        Ending::Exit(Exit::Signal { signal }) => guests(SIGNAL_BASE + signal, Some(signal)),
+        Ending::Exit(Exit::Code { code }) => guests(*code, None),
+        Ending::Exit(Exit::Signal { signal }) => guests(SIGNAL_BASE + signal, Some(*signal)),
         Ending::Exit(Exit::Timeout) => {
             let limit = args.timeout.unwrap_or_default().as_secs();
             own(

@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn a_long_line_and_its_descriptor_arrive_together() {
         let (left, right) = UnixStream::pair().unwrap();
-        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
         let long = "x".repeat(300_000);
         let (sent, got) = tokio::join!(
             send_line(&left, &long, Some(writer.as_fd())),

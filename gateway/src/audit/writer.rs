@@ -272,7 +272,15 @@ impl Writer {
     /// Last words, flush, and (by dropping the store) the lock.
     fn finish(mut self) -> io::Result<Head> {
         self.write(&mut Group::new());
+        if let Some(Refused { count, error }) = &self.refused {
+            tracing::error!(
+                count,
+                error,
+                "the audit log ends without a word on refused events"
+            );
+        }
         self.trim()?;
+        self.segment.check(self.len)?;
         self.segment.sync()?;
         Ok(self.head)
     }

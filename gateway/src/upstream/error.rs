@@ -8,9 +8,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use outgate_policy::{Authority, Host, Reason};
+use outgate_policy::{AddressClass, Authority, Host, Reason};
 
-use super::address::AddressClass;
 pub use crate::tls::client::{RootError, TlsFailure};
 
 /// What can go wrong between a permit and an answer.

@@ -6,7 +6,6 @@
 //! variable, and has no destination that did not come out of a [`Permit`]. Bodies stream both ways.
 //! Connections are reused within a sandbox and never between two.
 
-mod address;
 mod connection;
 mod dial;
 mod error;
@@ -38,7 +37,6 @@ use dial::Dialer;
 use pool::{Key, Pool};
 use resolve::Resolver;
 
-pub use address::AddressClass;
 pub use error::{RootError, TlsFailure, UpstreamError};
 
 /// What ends a request body early.

@@ -17,11 +17,10 @@ use hickory_resolver::config::{
     ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use outgate_policy::{Destination, Host, Permit};
+use outgate_policy::{AddressClass, Destination, Host, Permit};
 use tokio::time::timeout;
 
 use super::UpstreamConfig;
-use super::address::AddressClass;
 use super::error::{UpstreamError, with_causes};
 
 /// Answers kept for all sandboxes; the cache drops the least useful ones. An answer lives as long
@@ -112,9 +111,12 @@ impl Resolver {
             if class != AddressClass::Metadata && self.0.own.contains(address) {
                 return Err(UpstreamError::OwnAddress { authority, address });
             }
-            let open = class == AddressClass::Public
-                || permit.allows_private() && class.opened_by_private();
-            if !open {
+            let is_open = match class {
+                AddressClass::Public => true,
+                AddressClass::Private => permit.allows_private(),
+                AddressClass::Metadata => false,
+            };
+            if !is_open {
                 return Err(UpstreamError::Forbidden {
                     authority,
                     address,

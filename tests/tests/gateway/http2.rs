@@ -115,10 +115,10 @@ fn b062_b063_h2_is_offered_and_every_stream_is_judged() {
             (":path", path),
         ]
     };
-    connection.headers(1, &request("/public/one"), true);
-    connection.headers(3, &request("/private"), true);
-    connection.headers(5, &request("/public/two"), true);
-    assert_eq!(connection.fate(5), Fate::Answered);
+    for (stream, path) in [(1, "/public/one"), (3, "/private"), (5, "/public/two")] {
+        connection.headers(stream, &request(path), true);
+        assert_eq!(connection.fate(stream), Fate::Answered);
+    }
     let mut targets: Vec<_> = world
         .lab
         .journal
