@@ -268,7 +268,12 @@ fn summary(dir: &Path, report: &Report, pinned: Option<Head>) -> String {
         );
     }
     if let Some(head) = head {
-        let _ = write!(text, "\nhead {head}");
+        let name = if report.is_intact() {
+            "head"
+        } else {
+            "last record that fits"
+        };
+        let _ = write!(text, "\n{name} {head}");
     }
     if report.is_intact() && pinned.is_none() {
         text.push_str(

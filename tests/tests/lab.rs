@@ -12,7 +12,7 @@ use std::process::Command;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
-use outgate_tests::guest::{Finished, Guest, GuestNetwork, link};
+use outgate_tests::guest::{Finished, Guest, GuestNetwork, link, own_network};
 use outgate_tests::harness::{eventually, lab};
 use outgate_tests::lab::{BadTls, GIT_README, Lab, ResponseState, pattern_sha256};
 use serde_json::json;
@@ -195,6 +195,7 @@ fn ask(lab: &Lab, name: &str) -> String {
 
 #[test]
 fn labs_stand_side_by_side_on_loopback() {
+    own_network().expect("a network namespace");
     let labs = [
         Lab::start().expect("the first lab"),
         Lab::start().expect("the second lab"),

@@ -14,7 +14,6 @@ type Package = (&'static str, &'static str);
 /// What running and testing needs.
 const PACKAGES: &[Package] = &[
     ("qemu-system-x86", "qemu-system-x86_64"),
-    ("qemu-utils", "qemu-img"),
     ("mmdebstrap", "mmdebstrap"),
     ("erofs-utils", "mkfs.erofs"),
     ("e2fsprogs", "mkfs.ext4"),
@@ -25,11 +24,13 @@ const PACKAGES: &[Package] = &[
     ("iproute2", "ip"),
     ("ca-certificates", "update-ca-certificates"),
     ("build-essential", "cc"),
-    ("cmake", "cmake"),
 ];
 
 /// The target of the static PID 1. Naming it keeps `crt-static` away from build scripts.
 const PID1_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Another installation that is under way is waited for, up to five minutes.
+const LOCK_WAIT: [&str; 2] = ["-o", "DPkg::Lock::Timeout=300"];
 
 /// Everything, in order.
 pub(crate) fn run(place: &Place) -> Result<()> {
@@ -40,11 +41,9 @@ pub(crate) fn run(place: &Place) -> Result<()> {
     step("PID 1 (static)", || pid1(place))?;
     step("outgate", || build(place, Profile::Dev, &["outgate"]))?;
     step("guest kernel", || {
-        must(&mut place.outgate(Profile::Dev, ["kernel", "install"]))
+        with_fresh_lists(|| outgate(place, ["kernel", "install"]))
     })?;
-    step("guest image", || {
-        must(&mut place.outgate(Profile::Dev, ["image", "build"]))
-    })
+    step("guest image", || outgate(place, ["image", "build"]))
 }
 
 /// Installs those packages whose program is missing.
@@ -67,14 +66,23 @@ pub(crate) fn packages(wanted: &[Package]) -> Result<()> {
     let install = || {
         let mut apt = as_root("apt-get");
         apt.args(["install", "--yes", "--no-install-recommends"])
+            .args(LOCK_WAIT)
             .args(&missing);
         must(&mut apt)
     };
-    // A list that is there may be enough, and asking for a new one takes longer than installing.
-    install().or_else(|_| {
-        must(as_root("apt-get").arg("update"))?;
-        install()
+    with_fresh_lists(install)
+}
+
+/// Tries with the package lists that are there; asking for new ones takes longer than installing.
+fn with_fresh_lists(work: impl Fn() -> Result<()>) -> Result<()> {
+    work().or_else(|_| {
+        must(as_root("apt-get").arg("update").args(LOCK_WAIT))?;
+        work()
     })
+}
+
+fn outgate<const N: usize>(place: &Place, arguments: [&str; N]) -> Result<()> {
+    must(&mut place.outgate(Profile::Dev, arguments))
 }
 
 /// Installs a cargo subcommand that is missing; compiled once per machine.

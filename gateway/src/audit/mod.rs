@@ -2,9 +2,9 @@
 //!
 //! [`AuditLog::append`] resolves once the record is in the file, so a caller that must not act
 //! unrecorded awaits it and refuses when it fails. Records are numbered without gaps and chained by
-//! SHA-256; [`verify`] names the first record that was changed, moved, removed or slipped in, and
-//! [`tail`] reads the log while it is written. `docs/audit.md` is the format, for people who check it
-//! without this code.
+//! SHA-256; [`verify()`] names the first record that was changed, moved, removed or slipped in, and
+//! [`tail()`] reads the log while it is written. `docs/audit.md` is the format, for people who check
+//! it without this code.
 //!
 //! What this module refuses: to drop an event in silence, to write a second log into the same
 //! folder, to go on after a file that it can't account for, and to hold a query value.

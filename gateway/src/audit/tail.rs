@@ -48,7 +48,7 @@ impl Filter {
     }
 }
 
-/// What [`tail`] shows.
+/// What [`tail()`] shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TailOptions {
     /// How many of the last matching records come first.
@@ -95,7 +95,7 @@ pub fn tail(dir: &Path, options: TailOptions) -> Result<Tail, AuditError> {
     })
 }
 
-/// The records of [`tail`], oldest first. When following, waits (blocking) instead of ending.
+/// The records of [`tail()`], oldest first. When following, waits (blocking) instead of ending.
 ///
 /// A line that is no record is an error item; reading goes on after it.
 #[derive(Debug)]

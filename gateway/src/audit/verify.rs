@@ -212,7 +212,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows the chain through one segment; returns its lines and the first fault in it.
+    /// Follows the chain through one segment; returns its sound lines and the first fault in it.
     fn segment(
         &mut self,
         segment: &SegmentPath,
@@ -220,34 +220,36 @@ impl Walk<'_> {
     ) -> Result<(u64, Option<Fault>), AuditError> {
         let mut lines = Lines::open(&segment.path)?;
         let mut line = Vec::new();
-        for number in 1.. {
+        let mut sound = 0;
+        loop {
             let found = next_finished(&mut lines, &mut line, is_last)
                 .map_err(AuditError::file(&segment.path))?;
-            let fault = |kind| Fault::new(kind, segment.name(), number, self.head);
             if found == Line::End {
-                return Ok((number - 1, None));
+                return Ok((sound, None));
             }
+            let fault = |kind| Fault::new(kind, segment.name(), sound + 1, self.head);
+            let is_torn = found == Line::Cut && line.len() <= MAX_RECORD_BYTES;
             let link = match self.head.follow(&line) {
                 Ok(link) if found == Line::Whole || is_last => link,
-                Ok(_) => return Ok((number, Some(fault(FaultKind::Torn)))),
-                Err(Misfit::Unsound) if found == Line::Cut && line.len() <= MAX_RECORD_BYTES => {
-                    return Ok((number, Some(fault(FaultKind::Torn))));
+                Ok(_) => return Ok((sound, Some(fault(FaultKind::Torn)))),
+                Err(Misfit::Unsound) if is_torn => {
+                    return Ok((sound, Some(fault(FaultKind::Torn))));
                 }
                 Err(misfit) => {
                     let kind = diagnose(self.segments, self.head, misfit)?;
-                    return Ok((number, Some(fault(kind).found(misfit))));
+                    return Ok((sound, Some(fault(kind).found(misfit))));
                 }
             };
             if self
                 .pinned
                 .is_some_and(|pin| pin.seq == link.head.seq && pin != link.head)
             {
-                return Ok((number, Some(fault(FaultKind::Rewritten))));
+                return Ok((sound, Some(fault(FaultKind::Rewritten))));
             }
             self.head = link.head;
             self.recoveries += u64::from(link.is_recovery);
+            sound += 1;
         }
-        Ok((u64::MAX, None))
     }
 }
 

@@ -22,6 +22,7 @@ use crate::sandbox::Ledger;
 use crate::upstream::BodyError;
 
 use super::front::{Violation, is_forbidden_trailer};
+use super::guest_body::GuestBody;
 use super::placeholder::Scope;
 
 /// The body of an answer to the guest.
@@ -36,7 +37,7 @@ pub(super) fn full(content: impl Into<Bytes>) -> ResponseBody {
 
 /// A request's body on its way to the upstream.
 pub(super) struct Upload {
-    pub(super) body: Incoming,
+    pub(super) body: GuestBody,
     pub(super) ledger: Arc<Ledger>,
     /// Which placeholders may be in the trailers.
     pub(super) scope: Scope,

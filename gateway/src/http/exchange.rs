@@ -28,6 +28,7 @@ use crate::upstream::{RequestBody, SendOptions, Sent, UpstreamError};
 use super::body::{Download, ResponseBody, Upload};
 use super::denial::{Asker, Denial};
 use super::front;
+use super::guest_body::GuestBody;
 use super::headers;
 use super::internal;
 use super::placeholder::Scope;
@@ -46,7 +47,7 @@ struct Asked {
     started: Instant,
     canonical: CanonicalRequest,
     parts: Parts,
-    body: Incoming,
+    body: GuestBody,
 }
 
 /// What lets a request be sent.
@@ -87,8 +88,14 @@ impl Channel {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
-        let started = Instant::now();
         let (parts, body) = request.into_parts();
+        let body = GuestBody::new(body, parts.version);
+        let response = self.answer_to(parts, body.clone()).await;
+        body.until_delivered(response)
+    }
+
+    async fn answer_to(&self, parts: Parts, body: GuestBody) -> Response<ResponseBody> {
+        let started = Instant::now();
         let mut asker = Asker::new(
             &parts.method,
             parts.version,
@@ -142,7 +149,7 @@ impl Channel {
     }
 
     /// The one reading of a request.
-    fn canonical(&self, parts: &Parts, body: &Incoming) -> Result<CanonicalRequest, Reject> {
+    fn canonical(&self, parts: &Parts, body: &GuestBody) -> Result<CanonicalRequest, Reject> {
         self.check_authority(&parts.uri, &parts.headers)?;
         CanonicalRequest::new(RequestParts {
             protocol: self.protocol,

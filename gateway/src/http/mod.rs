@@ -10,6 +10,7 @@ mod body;
 mod denial;
 mod exchange;
 mod front;
+mod guest_body;
 mod headers;
 mod internal;
 mod placeholder;

@@ -40,9 +40,9 @@ const STREAM_BUFFER: usize = 256 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// What is read and thrown away after the last response, so that a guest that still sends can read
 /// it: closing on unread bytes would reset the connection and the response with it.
-const LINGER_BYTES: usize = 64 * 1024 * 1024;
+pub(super) const LINGER_BYTES: usize = 64 * 1024 * 1024;
 /// How long that may take.
-const LINGER_TIME: Duration = Duration::from_secs(30);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(30);
 
 /// An accepted flow on which HTTP is expected.
 #[derive(Debug)]

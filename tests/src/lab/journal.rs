@@ -34,7 +34,23 @@ pub struct Received {
     pub response: ResponseState,
 }
 
+/// Headers whose values a client may not be shown again, even by an origin that echoes.
+const CREDENTIAL_HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "x-api-key"];
+
 impl Received {
+    /// What an echo shows the client: everything but the credentials, which stay with the origin.
+    pub fn without_credentials(mut self) -> Self {
+        for (name, value) in &mut self.headers {
+            if CREDENTIAL_HEADERS
+                .iter()
+                .any(|header| name.eq_ignore_ascii_case(header))
+            {
+                *value = format!("({} bytes, kept by the origin)", value.len());
+            }
+        }
+        self
+    }
+
     /// The values of one header, compared without case.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let named = self

@@ -1,5 +1,5 @@
-//! What the lab's HTTP upstreams answer. A path that no route names is echoed, so that policy
-//! tests may use any path they like.
+//! What the lab's HTTP upstreams answer. A path that no route names is answered with what was
+//! received, so that policy tests may use any path they like.
 
 use std::io;
 use std::sync::Arc;
@@ -91,9 +91,14 @@ impl Routes {
                     "sha256": received.body_sha256,
                 })))
             }
-            _ => {
+            first => {
                 drain(request.into_body(), entry.clone()).await;
-                let mut response = json_answer(&entry.snapshot());
+                // An honest upstream sends no credential back; `/echo` is for tests of the others.
+                let received = match first {
+                    "echo" => entry.snapshot(),
+                    _ => entry.snapshot().without_credentials(),
+                };
+                let mut response = json_answer(&received);
                 add_headers(response.headers_mut(), &query);
                 Ok(response)
             }

@@ -103,6 +103,20 @@ fn literal_fields(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// The answer comes before the body was read; a stream reset in between would hide it.
+#[test]
+fn a_denied_upload_over_h2_is_answered_and_the_answer_can_be_read() {
+    let world = World::new(RULES);
+    for data in ["small".to_owned(), "x".repeat(3_000_000)] {
+        let options = ["--http2", "--data-binary", "@-"];
+        world
+            .guest()
+            .curl_with_input("https://a.test/private", options, data.as_bytes())
+            .expect_status(403);
+    }
+    assert!(world.lab.journal.all().is_empty());
+}
+
 #[test]
 fn b062_b063_h2_is_offered_and_every_stream_is_judged() {
     let world = World::new(RULES);

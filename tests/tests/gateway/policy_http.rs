@@ -111,15 +111,9 @@ fn a_denial_is_text_for_those_who_ask_for_text() {
 #[test]
 fn a_denied_upload_is_answered_before_its_body_is_read() {
     let world = World::new(A_PUBLIC);
-    // Small bodies over h2: curl 7.88 takes a stream that is reset behind its answer for a failure.
-    for (version, length) in [
-        ("--http2", 3),
-        ("--http2", 50_000),
-        ("--http1.1", 3),
-        ("--http1.1", 3_000_000),
-    ] {
+    for length in [3, 3_000_000] {
         let options = [
-            version,
+            "--http1.1",
             "-X",
             "PATCH",
             "-H",

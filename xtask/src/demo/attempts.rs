@@ -71,7 +71,7 @@ pub(super) const ATTEMPTS: [Attempt; 15] = [
         "plain http to a.test",
         Expected::Refused {
             kind: "flow",
-            reason: "protocol_not_allowed",
+            reason: "default_deny",
         },
     ),
     attempt(
@@ -95,7 +95,7 @@ pub(super) const ATTEMPTS: [Attempt; 15] = [
         "UDP 443 (QUIC)",
         Expected::Refused {
             kind: "drop",
-            reason: "udp_denied",
+            reason: "quic",
         },
     ),
     attempt(
@@ -126,13 +126,17 @@ pub(super) struct Seen {
 
 impl Attempt {
     /// What the guest saw, in a few words.
-    pub(super) fn happened(&self, seen: Option<&Seen>) -> String {
+    pub(super) fn happened(seen: Option<&Seen>) -> String {
         let Some(seen) = seen else {
             return "not reported".to_owned();
         };
         match (seen.status, &seen.outcome) {
             (Some(status), _) => status.to_string(),
-            (None, Some(outcome)) => outcome.lines().last().unwrap_or_default().to_owned(),
+            // curl's messages go on with numbers that differ each time.
+            (None, Some(outcome)) => {
+                let line = outcome.lines().last().unwrap_or_default();
+                line.split(" after ").next().unwrap_or_default().to_owned()
+            }
             (None, None) => "no answer".to_owned(),
         }
     }
@@ -145,10 +149,8 @@ impl Attempt {
         let Expected::Refused { kind, reason } = self.expected else {
             return String::new();
         };
-        let recorded = audit
-            .iter()
-            .any(|record| record["kind"] == kind && record["reason"] == reason);
-        if recorded {
+        let recorded = |record: &Value| record["kind"] == kind && why(record) == reason;
+        if audit.iter().any(recorded) {
             reason.to_owned()
         } else {
             "not in the audit log".to_owned()
@@ -178,6 +180,14 @@ impl Attempt {
             }
         }
     }
+}
+
+/// Why something did not pass: a reason, or for what the link drops by itself, which kind it was.
+pub(super) fn why(record: &Value) -> &str {
+    let reason = record["reason"].as_str();
+    reason
+        .or_else(|| record["detail"].as_str())
+        .unwrap_or_default()
 }
 
 /// A header of a recorded request.

@@ -19,7 +19,7 @@ use crate::place::{Place, Profile};
 use crate::setup;
 use crate::step::{must, step};
 use crate::table::Table;
-use attempts::{ATTEMPTS, Expected, Seen, header};
+use attempts::{ATTEMPTS, Attempt, Expected, Seen, header, why};
 use lab::Lab;
 
 /// The secret of the demo, made up for each run so that no old file can hold it.
@@ -183,7 +183,7 @@ fn show_attempts(stage: &Stage, story: &Story, audit: &[Value], requests: &[Valu
             if held { "ok" } else { "NO" }.to_owned(),
             attempt.title.to_owned(),
             expected.to_owned(),
-            attempt.happened(seen),
+            Attempt::happened(seen),
             attempt.reason(seen, audit),
             upstream_saw(&attempt.received(requests), &stage.secret),
         ]);
@@ -236,14 +236,16 @@ fn show_audit(audit: &[Value]) {
             .as_u64()
             .map(|port| format!(":{port}"))
             .unwrap_or_default();
+        let to = text(&record["host"]) + &port + &text(&record["path"]);
         let what = [
             text(&record["method"]),
-            text(&record["host"]) + &port + &text(&record["path"]),
+            text(&record["credential"]["name"]),
+            to,
         ];
         table.row([
             text(&record["kind"]),
             text(&record["verdict"]),
-            text(&record["reason"]),
+            why(record).to_owned(),
             text(&record["rule"]["id"]),
             what.join(" ").trim().to_owned(),
             record["status"]

@@ -162,21 +162,8 @@ async fn b067_an_authority_and_a_host_that_differ_are_refused() {
 #[tokio::test]
 async fn grpc_denials_are_in_the_trailers_where_grpc_looks() {
     let (lab, to) = lab(&["h2"]).await;
+    let mut guest = lab.http2(&to).await;
     lab.sandbox.set_policy(Policy::none());
-    let authority = Authority::parse(&to, None).unwrap();
-    let mut may = lab
-        .sandbox
-        .policy()
-        .admits(&authority.destination, authority.port);
-    may.https = true;
-    let mut guest = {
-        // The flow was opened under the policy before.
-        lab.sandbox
-            .set_policy(load(&allow("https", authority.port, "")));
-        let guest = lab.http2(&to).await;
-        lab.sandbox.set_policy(Policy::none());
-        guest
-    };
     let request = Request::post(format!("https://{to}/pkg.Svc/Call"))
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers")
