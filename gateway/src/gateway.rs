@@ -188,7 +188,8 @@ impl Gateway {
         })
     }
 
-    /// Writes the last record. Sandboxes still registered are served no more once their handles go.
+    /// Writes the last record and closes the log. Sandboxes that are still registered can do nothing
+    /// from here on, since nothing can be recorded.
     pub async fn stop(&self) {
         if let Err(error) = self
             .shared
@@ -197,6 +198,9 @@ impl Gateway {
             .await
         {
             tracing::error!(%error, "the end of the gateway could not be recorded");
+        }
+        if let Err(error) = self.shared.audit.clone().close().await {
+            tracing::error!(%error, "the audit log could not be closed");
         }
     }
 

@@ -12,7 +12,7 @@ use super::record::RecordId;
 use super::recover;
 use super::writer::{Command, Writer};
 
-/// Default size of a segment, in bytes: opens in an editor, and a crash costs one scan of it.
+/// Default size of a segment, in bytes: opens in an editor, and a start scans two of them.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Where the log is and how sure it must be.
@@ -61,11 +61,11 @@ pub struct AuditLog {
 impl AuditLog {
     /// Opens or makes the log, takes its lock, and recovers a torn tail.
     ///
-    /// Blocks for one scan of the last segment.
+    /// Blocks for one scan of the last two segments.
     ///
     /// # Errors
     /// [`AuditError::Locked`] when another writer is alive, [`AuditError::Broken`] when the last
-    /// segment is no chain, [`AuditError::File`] or [`AuditError::Write`] when the disk refuses.
+    /// two segments are no chain, [`AuditError::File`] or [`AuditError::Write`] when the disk refuses.
     pub fn open(config: AuditConfig) -> Result<Self, AuditError> {
         let mut opened = recover::open(&config.dir)?;
         let recovery = opened.recovery.take();

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::admin::{Refused, Registration, SandboxSpec, register};
 use super::audit::AuditTrail;
 use super::gateway::{Gateway, GatewayHome};
+use super::wait::eventually;
 use crate::guest::{Guest, link, own_network};
 use crate::lab::Lab;
 
@@ -178,8 +179,15 @@ impl World {
     }
 
     fn register_again(&mut self) -> Result<(), Refused> {
-        let registration = register(&self.home.admin(), &self.spec, self.gateway_end.as_fd())
-            .expect("the gateway answers")?;
+        // The gateway notices a moment later that the former registration has ended.
+        let registration = eventually("the sandbox's id is free", || {
+            let answer = register(&self.home.admin(), &self.spec, self.gateway_end.as_fd())
+                .expect("the gateway answers");
+            match answer {
+                Err(refused) if refused.code == "id_in_use" => None,
+                answer => Some(answer),
+            }
+        })?;
         self.registration = Some(registration);
         Ok(())
     }
