@@ -17,7 +17,7 @@ pub(crate) struct RunArgs {
     /// Policy file; give it several times to add layers, all of which must allow a request
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) policy: Vec<PathBuf>,
-    /// Guest image: `default`, a folder, or an erofs, squashfs or ext4 file
+    /// Guest image: `default`, `debian:SUITE+PACKAGE,…`, or the path of a folder or image file
     #[arg(long, default_value = "default", value_name = "IMAGE")]
     pub(crate) image: String,
     /// Virtual CPUs

@@ -121,7 +121,7 @@ impl Stage {
             "import json, os\nprint(json.dumps({{'placeholder': os.environ['API_TOKEN']}}), flush=True)\n{}",
             include_str!("guest.py"),
         );
-        let mut outgate = place.outgate(Profile::Dev, ["run", "--memory", "512M"]);
+        let mut outgate = place.outgate(Profile::Dev, ["run", "--memory", "512M", "--disk", "1G"]);
         outgate
             .args(["--policy".as_ref(), self.path("policy.yaml").as_os_str()])
             .args(["--audit-dir".as_ref(), self.audit().as_os_str()])
@@ -242,12 +242,13 @@ fn show_audit(audit: &[Value]) {
             text(&record["credential"]["name"]),
             to,
         ];
+        let what: Vec<_> = what.into_iter().filter(|word| !word.is_empty()).collect();
         table.row([
             text(&record["kind"]),
             text(&record["verdict"]),
             why(record).to_owned(),
             text(&record["rule"]["id"]),
-            what.join(" ").trim().to_owned(),
+            what.join(" "),
             record["status"]
                 .as_u64()
                 .map(|status| status.to_string())
