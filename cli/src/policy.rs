@@ -36,7 +36,7 @@ pub(crate) struct Files {
 pub(crate) struct Explain {
     /// The policy file
     file: PathBuf,
-    /// The request, as in "GET https://api.github.com/user"; the method may be left out
+    /// The request, as in `"GET https://api.github.com/user"`; the method may be left out
     request: String,
     /// Another layer, which has to allow the request too
     #[arg(long, value_name = "FILE")]

@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
     /// Working directory of the command
     #[arg(long, short = 'w', value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// User of the command, by name or as UID[:GID]
+    /// User of the command, by name or as `UID` or `UID:GID`
     #[arg(long, short = 'u', value_name = "USER")]
     pub(crate) user: Option<String>,
     /// End the command after this long, such as 90s, 10m or 2h

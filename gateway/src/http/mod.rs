@@ -1,6 +1,6 @@
 //! HTTP as a guest speaks it: read strictly, judged request by request, answered as a stream.
 //!
-//! [`serve`] takes one accepted flow. It finds out whether TLS or clear text is spoken, is the
+//! `serve` takes one accepted flow. It finds out whether TLS or clear text is spoken, is the
 //! origin to the guest ([`crate::tls`]), reads HTTP/1 through the strict `front` or HTTP/2, and has
 //! each request become one `exchange`: canonical, decided under the policy of that moment, recorded,
 //! given its credential and sent, in this order. What it refuses: tunnels, upgrades, a request for

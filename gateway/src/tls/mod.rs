@@ -3,7 +3,7 @@
 //! Toward the guest the gateway is the origin: [`CertificateAuthority`] is what the guest trusts,
 //! [`Leaves`] mints one certificate per name, [`read_client_hello`] reads what the client asks for
 //! before anything is decided. Toward the origin the gateway is an ordinary client that verifies
-//! ([`client`]). There is one cryptography provider for both, no switch that turns verification
+//! (`client`). There is one cryptography provider for both, no switch that turns verification
 //! off, and nothing here is shared between two sandboxes but the authority itself.
 
 mod accept;
