@@ -34,6 +34,15 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 fn main() -> Result<()> {
     let world = World::in_lab(lab(), RULES);
+    // First, while the allocator holds nothing that a transfer left behind.
+    let (kib, sandboxes) = idle_memory(&world)?;
+    report(
+        "idle sandbox",
+        "outgate",
+        "gateway memory (PSS)",
+        kib / sandboxes,
+        "KiB",
+    );
     for (case, bytes_per_second) in [
         ("download 1 GiB", download as fn(Stream) -> Result<f64>),
         ("upload 1 GiB", upload),
@@ -48,14 +57,6 @@ fn main() -> Result<()> {
     let through = requests_per_second(|| through(world.guest()))?;
     report(case, "direct", "requests", direct, "1/s");
     report(case, "outgate", "requests", through, "1/s");
-    let (kib, sandboxes) = idle_memory(&world)?;
-    report(
-        "idle sandbox",
-        "outgate",
-        "gateway memory (PSS)",
-        kib / sandboxes,
-        "KiB",
-    );
     Ok(())
 }
 
