@@ -14,10 +14,12 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
     Ok(result)
 }
 
-/// Runs a command that must end well; its output goes where ours goes.
+/// Runs a command that must end well. What it prints goes to standard error: standard output is
+/// for results alone.
 pub(crate) fn must(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command
+        .stdout(std::io::stderr())
         .status()
         .with_context(|| format!("cannot run `{name}`"))?;
     if !status.success() {
