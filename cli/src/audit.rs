@@ -16,7 +16,7 @@ use outgate_gateway::audit::{
 use outgate_policy::Reason;
 
 use crate::exit::{Code, Failure};
-use crate::output;
+use crate::output::{self, printable};
 
 /// `outgate audit …`
 #[derive(Debug, Subcommand)]
@@ -45,7 +45,7 @@ pub(crate) struct TailArgs {
     #[arg(long, value_name = "ID")]
     sandbox: Option<String>,
     /// Only records with this verdict
-    #[arg(long, value_parser = ["allow", "deny"])]
+    #[arg(long, value_parser = ["allow", "deny", "ask"])]
     verdict: Option<String>,
     /// Only records with this reason code
     #[arg(long, hide_possible_values = true,
@@ -211,19 +211,6 @@ fn what(record: &StoredRecord) -> String {
     }
     what.push_str(&printable(record.text("path").unwrap_or_default()));
     what
-}
-
-/// Control characters, text-direction marks and whatever else moves a cursor, as escapes.
-fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            ' '..='~' => safe.push(c),
-            // `escape_debug` leaves printable letters of any script as they are, and knows the rest.
-            _ => safe.extend(c.escape_debug()),
-        }
-    }
-    safe
 }
 
 impl VerifyArgs {

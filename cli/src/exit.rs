@@ -10,9 +10,10 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// A check failed: a policy test differs, the audit chain is broken.
+    /// A check failed: a policy test differs, a recorded request changes its verdict, the audit chain
+    /// is broken.
     CheckFailed = 1,
-    /// The command line is wrong, or a policy file doesn't load.
+    /// The command line is wrong, a policy file doesn't load, or an audit log can't be read.
     Usage = 2,
     /// Something that this machine needs is missing: `outgate doctor` says what.
     Environment = 121,

@@ -11,6 +11,7 @@ mod link;
 mod output;
 mod places;
 mod policy;
+mod preset;
 mod report;
 mod run;
 mod terminal;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outgate_policy::{Diagnostics, Policy, Verdict};
+use outgate_policy::{Diagnostics, Feature, Policy, Verdict};
 use sha2::{Digest, Sha256};
 
 use crate::admin::protocol::{Network, Registered, Registration};
@@ -25,6 +25,17 @@ pub const MAX_SANDBOXES: usize = 1024;
 const MAX_ID_CHARS: usize = 64;
 /// Leaf certificates kept per sandbox: more names than an agent uses, a bound for one that scans.
 const LEAVES_PER_SANDBOX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+/// What this gateway keeps of a policy beyond its decisions. A policy that asks for more is refused.
+///
+/// An `action: ask` is denied for `approval_required`: there is nobody yet to ask.
+pub const ENFORCED: &[Feature] = &[
+    Feature::Ask,
+    Feature::Body,
+    Feature::Headers,
+    Feature::Observe,
+    Feature::RequestBody,
+];
 
 /// What a gateway is started with.
 #[derive(Debug)]
@@ -139,7 +150,9 @@ impl Gateway {
         link: OwnedFd,
     ) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
-        let policy = match Policy::load(&registration.policy) {
+        let loaded = Policy::load(&registration.policy);
+        let enforceable = loaded.and_then(|policy| policy.require(ENFORCED).map(|()| policy));
+        let policy = match enforceable {
             Ok(policy) => policy,
             Err(diagnostics) => {
                 self.record_refused_policy(&registration, &diagnostics)

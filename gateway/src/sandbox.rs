@@ -29,6 +29,9 @@ pub(crate) use self::ledger::Ledger;
 /// connections, so this bounds the memory of a sandbox.
 const MAX_EXCHANGES: usize = 1024;
 
+/// Bodies that a policy looks at, at a time: each may take [`outgate_policy::Needs::MAX_BODY`] twice.
+const MAX_BODIES: usize = 16;
+
 /// Who a sandbox is. Comes from the node that runs it, never from the guest.
 #[derive(Clone, Debug)]
 pub struct SandboxIdentity {
@@ -65,6 +68,7 @@ pub struct SandboxContext {
     policy_changes: watch::Sender<()>,
     services: SandboxServices,
     exchanges: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
 }
 
 impl SandboxContext {
@@ -78,6 +82,7 @@ impl SandboxContext {
             policy_changes: watch::Sender::new(()),
             services,
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            bodies: Arc::new(Semaphore::new(MAX_BODIES)),
         }
     }
 
@@ -155,6 +160,13 @@ impl SandboxContext {
     /// A place among [`MAX_EXCHANGES`], if there is one left.
     pub(crate) fn admit_exchange(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.exchanges).try_acquire_owned().ok()
+    }
+
+    /// Waits for a place among [`MAX_BODIES`]. Those that wait are bounded by the streams that a
+    /// guest may open.
+    pub(crate) async fn admit_body(&self) -> Option<OwnedSemaphorePermit> {
+        // `None` only of a closed semaphore, and nothing closes this one.
+        Arc::clone(&self.bodies).acquire_owned().await.ok()
     }
 }
 

@@ -23,16 +23,22 @@ pub enum Protocol {
     Http,
     /// A byte stream that the gateway passes on unread.
     Tcp,
-    /// Datagrams. No rule opens these in this version.
+    /// Datagrams that the gateway passes on unread.
     Udp,
+    /// TLS that the gateway passes on undecrypted after checking the server name; in a policy file
+    /// `tls: passthrough` of an https rule.
+    Tls,
 }
 
 impl Protocol {
-    /// 443 for https, 80 for http; the others have none.
+    /// Every protocol.
+    pub const ALL: [Self; 5] = [Self::Https, Self::Http, Self::Tcp, Self::Udp, Self::Tls];
+
+    /// 443 for https and tls, 80 for http; the others have none.
     #[must_use]
     pub const fn default_port(self) -> Option<u16> {
         match self {
-            Self::Https => Some(443),
+            Self::Https | Self::Tls => Some(443),
             Self::Http => Some(80),
             Self::Tcp | Self::Udp => None,
         }
@@ -46,6 +52,7 @@ impl Protocol {
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Tls => "tls",
         }
     }
 
@@ -152,6 +159,12 @@ impl Authority {
     /// # Errors
     /// [`Reason::BadHost`] for a bad host or port, a missing port without default, or userinfo.
     pub fn parse(text: &str, default_port: impl Into<Option<u16>>) -> Result<Self, Reject> {
+        // Told apart from other mistakes, and not quoted: what stands there may be a password.
+        if text.contains('@') {
+            let detail = "a user name or password in front of the host (`user:password@host`); a request has \
+                          none, send it in a header";
+            return Err(Reject::new(Reason::BadHost, detail));
+        }
         let (host, port) = split_port(text);
         let destination = Destination::parse(host)?;
         let port = match port {
@@ -255,6 +268,18 @@ mod tests {
             " a.test",
         ] {
             assert_eq!(shown(text), Err(Reason::BadHost), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_quoted() {
+        for text in ["user:s3cr3t@a.test", "s3cr3t@a.test:80", ":s3cr3t@a.test"] {
+            let reject = Authority::parse(text, 443).unwrap_err();
+            assert!(
+                reject.detail.starts_with("a user name or password"),
+                "{text}"
+            );
+            assert!(!reject.to_string().contains("s3cr3t"), "{text}");
         }
     }
 

@@ -63,6 +63,15 @@ pub enum CredentialSource {
         /// Its absolute path.
         path: PathBuf,
     },
+    /// A field of a secret in Vault or OpenBao.
+    Vault {
+        /// Mount of the secrets engine.
+        mount: String,
+        /// Path of the secret below the mount.
+        path: String,
+        /// Name of the field.
+        field: String,
+    },
 }
 
 /// A header that carries the secret.

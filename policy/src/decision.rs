@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Authority, CredentialName, Protocol, Reason};
+use crate::limits::{AskTerms, Limits};
+use crate::rule::Mismatch;
+use crate::{Authority, CanonicalRequest, CredentialName, Protocol, Reason};
 
-/// Allow or deny.
+/// Allow, deny or ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -16,6 +18,8 @@ pub enum Verdict {
     Allow,
     /// Refuse.
     Deny,
+    /// Let a person decide; until one does, refuse.
+    Ask,
 }
 
 impl fmt::Display for Verdict {
@@ -23,6 +27,7 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
+            Self::Ask => "ask",
         })
     }
 }
@@ -53,15 +58,21 @@ pub struct Decision {
     rule: Option<Arc<RuleRef>>,
     message: Option<Arc<str>>,
     permit: Option<Permit>,
+    ask: Option<AskTerms>,
+    closest: Option<Closest>,
+    observed: Option<WouldDeny>,
 }
 
 impl Decision {
-    pub(crate) const fn allow(rule: Arc<RuleRef>, permit: Permit) -> Self {
+    pub(crate) fn allow(
+        rule: Option<Arc<RuleRef>>,
+        permit: Permit,
+        observed: Option<WouldDeny>,
+    ) -> Self {
         Self {
-            reason: Reason::Allowed,
-            rule: Some(rule),
-            message: None,
             permit: Some(permit),
+            observed,
+            ..Self::deny(Reason::Allowed, rule)
         }
     }
 
@@ -71,6 +82,16 @@ impl Decision {
             rule,
             message: None,
             permit: None,
+            ask: None,
+            closest: None,
+            observed: None,
+        }
+    }
+
+    pub(crate) fn ask(rule: Arc<RuleRef>, terms: Option<AskTerms>) -> Self {
+        Self {
+            ask: terms,
+            ..Self::deny(Reason::ApprovalRequired, Some(rule))
         }
     }
 
@@ -78,11 +99,17 @@ impl Decision {
         Self { message, ..self }
     }
 
+    pub(crate) fn with_closest(self, closest: Option<Closest>) -> Self {
+        Self { closest, ..self }
+    }
+
     /// Allow exactly when there is a permit.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         if self.permit.is_some() {
             Verdict::Allow
+        } else if self.ask.is_some() {
+            Verdict::Ask
         } else {
             Verdict::Deny
         }
@@ -100,7 +127,7 @@ impl Decision {
         self.rule.as_deref()
     }
 
-    /// The policy author's own words for the guest, from the deny rule.
+    /// The policy author's own words for the guest, from the rule.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
@@ -111,6 +138,57 @@ impl Decision {
     pub const fn permit(&self) -> Option<&Permit> {
         self.permit.as_ref()
     }
+
+    /// How a person is asked, when one is.
+    #[must_use]
+    pub const fn ask_terms(&self) -> Option<&AskTerms> {
+        self.ask.as_ref()
+    }
+
+    /// For a default deny, the rule that lacks the least, and what it lacks first.
+    #[must_use]
+    pub const fn closest(&self) -> Option<&Closest> {
+        self.closest.as_ref()
+    }
+
+    /// Of an allow: why a layer that only observes would have refused.
+    #[must_use]
+    pub const fn would_deny(&self) -> Option<&WouldDeny> {
+        self.observed.as_ref()
+    }
+}
+
+/// A rule that nearly allowed a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Closest {
+    /// The rule.
+    pub rule: Arc<RuleRef>,
+    /// The first of its matchers that failed.
+    pub failed: Mismatch,
+}
+
+impl fmt::Display for Closest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, which fails on {}", self.rule, self.failed)
+    }
+}
+
+/// What a policy in `mode: observe` would have done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WouldDeny {
+    /// Why.
+    pub reason: Reason,
+    /// The rule that would have decided.
+    pub rule: Option<Arc<RuleRef>>,
+}
+
+impl From<&Decision> for WouldDeny {
+    fn from(refusal: &Decision) -> Self {
+        Self {
+            reason: refusal.reason,
+            rule: refusal.rule.clone(),
+        }
+    }
 }
 
 /// Proof that a decision allowed a request to this authority. Cheap to clone.
@@ -119,21 +197,25 @@ pub struct Permit {
     protocol: Protocol,
     authority: Authority,
     allows_private: bool,
+    websocket: bool,
     credential: Option<CredentialName>,
+    limits: PermitLimits,
 }
 
 impl Permit {
-    pub(crate) const fn new(
-        protocol: Protocol,
-        authority: Authority,
+    pub(crate) fn new(
+        request: &CanonicalRequest,
         allows_private: bool,
         credential: Option<CredentialName>,
+        limits: PermitLimits,
     ) -> Self {
         Self {
-            protocol,
-            authority,
+            protocol: request.protocol(),
+            authority: request.authority().clone(),
             allows_private,
+            websocket: request.is_websocket(),
             credential,
+            limits,
         }
     }
 
@@ -155,10 +237,60 @@ impl Permit {
         self.allows_private
     }
 
+    /// Whether the request may become a WebSocket.
+    #[must_use]
+    pub const fn allows_websocket(&self) -> bool {
+        self.websocket
+    }
+
     /// The credential to attach.
     #[must_use]
     pub const fn credential(&self) -> Option<&CredentialName> {
         self.credential.as_ref()
+    }
+
+    /// The limits to keep, each with the rule that sets them: all of them hold.
+    pub fn limits(&self) -> impl Iterator<Item = (&RuleRef, &Limits)> {
+        self.limits.iter()
+    }
+
+    /// The most bytes that the body of the request may have.
+    #[must_use]
+    pub fn max_request_body(&self) -> Option<u64> {
+        let limits = self.limits();
+        limits.filter_map(|(_, limits)| limits.request_body).min()
+    }
+}
+
+type RuleLimits = (Arc<RuleRef>, Arc<Limits>);
+
+/// Limits of the rules that allowed, at most one a layer. One of them needs no memory of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct PermitLimits {
+    first: Option<RuleLimits>,
+    rest: Vec<RuleLimits>,
+}
+
+impl PermitLimits {
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: None,
+            rest: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, rule: &Arc<RuleRef>, limits: &Arc<Limits>) {
+        let entry = (Arc::clone(rule), Arc::clone(limits));
+        if self.first.is_none() {
+            self.first = Some(entry);
+        } else {
+            self.rest.push(entry);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&RuleRef, &Limits)> {
+        let all = self.first.iter().chain(&self.rest);
+        all.map(|(rule, limits)| (rule.as_ref(), limits.as_ref()))
     }
 }
 
@@ -172,6 +304,10 @@ pub struct Admission {
     pub http: bool,
     /// A raw byte stream.
     pub tcp: bool,
+    /// Datagrams.
+    pub udp: bool,
+    /// TLS that is passed through.
+    pub tls: bool,
     pub(crate) reason: Reason,
     pub(crate) rule: Option<Arc<RuleRef>>,
 }
@@ -180,7 +316,7 @@ impl Admission {
     /// Whether any protocol could be allowed.
     #[must_use]
     pub const fn any(&self) -> bool {
-        self.https || self.http || self.tcp
+        self.https || self.http || self.tcp || self.udp || self.tls
     }
 
     /// Why nothing is admitted; [`Reason::Allowed`] when something is.

@@ -7,26 +7,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// A policy text with the name it is reported under, usually a path. One source is one layer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
-    /// As people should see it in messages and in the audit log.
-    pub name: String,
-    /// YAML.
-    pub text: String,
-}
-
-impl Source {
-    /// A named text.
-    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            text: text.into(),
-        }
-    }
-}
+use crate::Source;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -46,6 +29,10 @@ impl fmt::Display for Severity {
         })
     }
 }
+
+/// Findings of one source that are kept. Nobody mends more than that at once, and each costs a walk
+/// through the text.
+pub(crate) const MAX_FINDINGS: usize = 100;
 
 /// One finding in one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +84,7 @@ impl Diagnostic {
         Self {
             severity: Severity::Error,
             code,
-            message: message.into(),
+            message: one_line(&message.into()),
             source: Arc::clone(source),
             line,
             column,
@@ -119,9 +106,22 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+    /// Stands for the findings beyond [`MAX_FINDINGS`].
+    pub(crate) fn more(severity: Severity, source: &Arc<Source>) -> Self {
+        let end = source.text.trim_end().len();
+        let message = format!("there are more findings than the {MAX_FINDINGS} that are shown");
         Self {
-            help: Some(help.into()),
+            severity,
+            ..Self::error("more_findings", source, end..end, message)
+        }
+        .help("mend these first, then check again")
+    }
+
+    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+        let help: String = help.into();
+        let lines: Vec<String> = help.lines().map(one_line).collect();
+        Self {
+            help: Some(lines.join("\n")),
             ..self
         }
     }
@@ -140,7 +140,7 @@ impl Diagnostic {
             line,
             column,
             span,
-            text: text.into(),
+            text: one_line(&text.into()),
         });
         self
     }
@@ -281,9 +281,36 @@ fn count(text: &str, range: Range<usize>) -> usize {
 fn visible(c: char) -> char {
     match c {
         '\t' => ' ',
-        c if c.is_control() || c == '\u{feff}' => '\u{fffd}',
+        c if misleads(c) => '\u{fffd}',
         c => c,
     }
+}
+
+/// Characters of one line of a message: a value that it quotes may be the whole file.
+const MAX_LINE: usize = 2000;
+
+/// What a message quotes from a file must not reach a terminal as a control either.
+fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len().min(MAX_LINE));
+    for (at, c) in text.chars().enumerate() {
+        if at == MAX_LINE {
+            out.push('…');
+            break;
+        }
+        if misleads(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Characters that a terminal obeys, or that make a line look like another: controls, marks of
+/// direction, line separators, the byte order mark.
+fn misleads(c: char) -> bool {
+    let direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || direction || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
 /// Line and column, both from 1, the column in characters.
@@ -344,6 +371,22 @@ p.yaml:2:9: error[bad_thing]: `yy` is bad
                 "{rendered:?}"
             );
         }
+        let hostile = "a\u{1b}[2J\r\u{202e}\nb";
+        let source = Arc::new(Source::new("x", hostile));
+        let found = Diagnostic::error("x", &source, 0..3, hostile)
+            .label(&source, 0..1, hostile)
+            .help(hostile);
+        let rendered = found.render();
+        assert!(
+            !rendered.contains(['\u{1b}', '\r', '\u{202e}']),
+            "{rendered:?}"
+        );
+        assert_eq!(found.message, "a\\u{1b}[2J\\r\\u{202e}\\nb");
+        assert_eq!(found.help.as_deref(), Some("a\\u{1b}[2J\\r\\u{202e}\nb"));
+
+        let found = Diagnostic::error("x", &source, 0..3, "ü".repeat(1_000_000));
+        assert_eq!(found.message.chars().count(), MAX_LINE + 1);
+
         let long = Arc::new(Source::new("x", "a".repeat(500)));
         let rendered = Diagnostic::error("x", &long, 300..400, "x").render();
         assert!(rendered.lines().all(|line| line.len() < 130));

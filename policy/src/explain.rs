@@ -4,18 +4,20 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::decision::{Closest, WouldDeny};
+use crate::document::Action;
 use crate::policy::Policy;
 use crate::rule::{Mismatch, Rule};
 use crate::suggest::suggested_rule;
 use crate::{CanonicalRequest, CredentialName, Reason, RuleRef, Verdict};
 
 /// A decision with what led to it. [`fmt::Display`] is the plain-text form.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Explanation {
     /// Method and URL, query values hidden.
     pub request: String,
-    /// Allow or deny.
+    /// Allow, deny or ask.
     pub verdict: Verdict,
     /// Why.
     pub reason: Reason,
@@ -23,8 +25,12 @@ pub struct Explanation {
     pub rule: Option<RuleRef>,
     /// The credential that is attached.
     pub credential: Option<CredentialName>,
-    /// The deny rule's message.
+    /// The rule's message.
     pub message: Option<String>,
+    /// For a default deny, the rule that lacks the least.
+    pub closest: Option<Closest>,
+    /// Of an allow: why a layer that only observes would have refused.
+    pub would_deny: Option<WouldDeny>,
     /// The rules of every layer that speak of the destination, in the order of the files.
     pub considered: Vec<Considered>,
     /// A rule that would allow the request, as YAML for the list `rules:`, after a default deny.
@@ -32,13 +38,15 @@ pub struct Explanation {
 }
 
 /// A rule that speaks of the request's destination.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Considered {
     /// The rule.
     pub rule: RuleRef,
     /// What it does when it matches.
     pub action: Verdict,
+    /// The layer only observes: nothing is refused because of it.
+    pub observed: bool,
     /// What the request failed on; empty when the rule matches.
     pub failed: Vec<Mismatch>,
     /// What the rule asks for, for each of `failed`.
@@ -50,8 +58,11 @@ impl Policy {
     #[must_use]
     pub fn explain(&self, request: &CanonicalRequest) -> Explanation {
         let decision = self.decide(request);
-        let rules = self.layers.iter().flat_map(|layer| &layer.rules);
-        let near = rules.filter(|rule| rule.has_destination(request.destination()));
+        let near = self.layers.iter().flat_map(|layer| {
+            let rules = layer.rules.iter();
+            let near = rules.filter(|rule| rule.has_destination(request.destination()));
+            near.map(|rule| Considered::of(rule, layer.observes, request))
+        });
         Explanation {
             request: request.to_string(),
             verdict: decision.verdict(),
@@ -62,38 +73,44 @@ impl Policy {
                 .and_then(|permit| permit.credential())
                 .cloned(),
             message: decision.message().map(str::to_owned),
-            considered: near.map(|rule| Considered::of(rule, request)).collect(),
+            closest: decision.closest().cloned(),
+            would_deny: decision.would_deny().cloned(),
+            considered: near.collect(),
             suggestion: (decision.reason() == Reason::DefaultDeny).then(|| suggested_rule(request)),
         }
     }
 }
 
 impl Considered {
-    fn of(rule: &Rule, request: &CanonicalRequest) -> Self {
+    fn of(rule: &Rule, observed: bool, request: &CanonicalRequest) -> Self {
         let failed = rule.mismatches(request);
         Self {
             rule: rule.reference.as_ref().clone(),
-            action: if rule.is_deny() {
-                Verdict::Deny
-            } else {
-                Verdict::Allow
+            action: match rule.action {
+                Action::Allow => Verdict::Allow,
+                Action::Deny => Verdict::Deny,
+                Action::Ask => Verdict::Ask,
             },
+            observed,
             wanted: failed
                 .iter()
-                .map(|mismatch| wanted(rule, *mismatch))
+                .map(|mismatch| wanted(rule, *mismatch, request))
                 .collect(),
             failed,
         }
     }
 }
 
-fn wanted(rule: &Rule, mismatch: Mismatch) -> String {
-    let list = |items: Vec<String>| {
-        if items.is_empty() {
-            "nothing".to_owned()
-        } else {
-            items.join(", ")
+/// Items of a rule's list that an explanation names.
+const SHOWN: usize = 20;
+
+fn wanted(rule: &Rule, mismatch: Mismatch, request: &CanonicalRequest) -> String {
+    let list = |items: Vec<String>| match items.split_at_checked(SHOWN) {
+        Some((shown, rest)) if !rest.is_empty() => {
+            format!("{} or {} more", shown.join(", "), rest.len())
         }
+        _ if items.is_empty() => "nothing".to_owned(),
+        _ => items.join(", "),
     };
     match mismatch {
         Mismatch::Destination => list(rule.hosts.iter().map(ToString::to_string).collect()),
@@ -115,10 +132,16 @@ fn wanted(rule: &Rule, mismatch: Mismatch) -> String {
             rule.paths
                 .iter()
                 .flat_map(|paths| paths.texts())
-                .cloned()
+                .map(str::to_owned)
                 .collect(),
         ),
         Mismatch::EncodedSlash => "`encoded_slash: data`".to_owned(),
+        Mismatch::WebSocket => "`websocket: allow`".to_owned(),
+        content => rule
+            .content
+            .as_ref()
+            .map(|matchers| matchers.wanted(content, request))
+            .unwrap_or_default(),
     }
 }
 
@@ -140,13 +163,25 @@ impl fmt::Display for Explanation {
         if let Some(message) = &self.message {
             writeln!(f, "  message: {message}")?;
         }
+        if let Some(would_deny) = &self.would_deny {
+            let rule = would_deny.rule.as_ref();
+            let rule = rule.map_or_else(String::new, |rule| format!(" by {rule}"));
+            writeln!(
+                f,
+                "  observed only: would be denied for {}{rule}",
+                would_deny.reason
+            )?;
+        }
+        if let Some(closest) = &self.closest {
+            writeln!(f, "  closest: {closest}")?;
+        }
         if self.considered.is_empty() {
             writeln!(f, "  no rule speaks of this destination")?;
         }
         for considered in &self.considered {
             considered.fmt(f)?;
         }
-        if self.verdict == Verdict::Deny {
+        if self.verdict != Verdict::Allow {
             writeln!(f, "  fix: {}", self.reason.how_to_fix())?;
         }
         if let Some(suggestion) = &self.suggestion {

@@ -33,39 +33,61 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod address;
+mod admit;
 mod authority;
+mod body;
 mod canonical;
 mod compile;
+mod content;
 mod credential;
+mod decide;
 mod decision;
+mod destination_set;
 mod diagnostic;
 mod document;
+mod effective;
 mod explain;
+mod feature;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod glob;
 mod host;
 mod host_pattern;
 mod index;
+mod limits;
 mod lint;
-mod path_pattern;
 mod policy;
 mod policy_tests;
 mod reason;
+mod recorded;
 mod rule;
 mod schema;
+mod source;
 mod suggest;
+mod yaml_text;
 
 pub use address::AddressClass;
 pub use authority::{Authority, Destination, Protocol};
 pub use canonical::{CanonicalRequest, MAX_TARGET, QueryPairs, Reject, RequestParts, RequestUrl};
+pub use content::Needs;
 pub use credential::{
     CredentialName, CredentialSource, CredentialSpec, Expose, HeaderAttach, Shape,
 };
-pub use decision::{Admission, Decision, Permit, RuleRef, Verdict};
-pub use diagnostic::{Diagnostic, Diagnostics, Label, Severity, Source};
+pub use decision::{Admission, Closest, Decision, Permit, RuleRef, Verdict, WouldDeny};
+pub use diagnostic::{Diagnostic, Diagnostics, Label, Severity};
+pub use effective::{
+    Effective, EffectiveCredential, EffectiveExpose, EffectiveHeader, EffectiveLayer,
+    EffectiveRule, EffectiveSource,
+};
 pub use explain::{Considered, Explanation};
+pub use feature::Feature;
 pub use host::{Host, HostError};
+pub use limits::{AskTerms, Budget, Limits, Rate};
 pub use policy::Policy;
-pub use policy_tests::TestOutcome;
+pub use policy_tests::{TestDifference, TestOutcome};
 pub use reason::Reason;
 pub use rule::Mismatch;
 pub use schema::schema;
-pub use suggest::suggested_rule;
+pub use source::{Included, Source};
+pub use suggest::{LeftOut, Seen, Sighting, SuggestedRule, Suggester, Suggestions, suggested_rule};

@@ -2,55 +2,56 @@
 //!
 //! Every finding is exact: a rule is called unreachable only where no request can reach it.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 
 use ipnet::IpNet;
 
-use crate::compile::Layer;
+use crate::compile::{Credential, Layer};
+use crate::diagnostic::MAX_FINDINGS;
 use crate::document::nearest;
+use crate::glob::{PathGlob, PathPatterns};
 use crate::host_pattern::HostPattern;
 use crate::policy::Policy;
 use crate::rule::Rule;
-use crate::{AddressClass, Destination, Diagnostic, Host};
+use crate::{AddressClass, CredentialName, Destination, Diagnostic, Severity};
 
 impl Policy {
     /// Warnings, layer by layer, in the order of the text.
     #[must_use]
     pub fn lints(&self) -> Vec<Diagnostic> {
-        let mut found = Vec::new();
-        for layer in &self.layers {
-            let start = found.len();
-            Linter {
-                layer,
-                found: &mut found,
-            }
-            .run();
-            if let Some(fresh) = found.get_mut(start..) {
-                fresh.sort_by_key(|finding| finding.span.start);
-            }
-        }
-        found
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| Linter::of(layer).run()).collect()
     }
 }
 
+/// Steps that comparing rules may take. Ten thousand rules take some ten thousand; where far more
+/// are needed, every rule is for the same places.
+const MAX_STEPS: usize = 10_000_000;
+
 struct Linter<'a> {
     layer: &'a Layer,
-    found: &'a mut Vec<Diagnostic>,
+    /// At most [`MAX_FINDINGS`].
+    found: Vec<Diagnostic>,
+    more: bool,
+    steps: usize,
 }
 
-impl Linter<'_> {
-    fn run(&mut self) {
+impl<'a> Linter<'a> {
+    const fn of(layer: &'a Layer) -> Self {
+        Self {
+            layer,
+            found: Vec::new(),
+            more: false,
+            steps: 0,
+        }
+    }
+
+    fn run(mut self) -> Vec<Diagnostic> {
         let layer = self.layer;
         if layer.rules.is_empty() {
-            let source = &layer.source;
-            let warning = Diagnostic::warning(
-                "no_rules",
-                source,
-                layer.span.clone(),
-                "there are no rules, so everything is denied",
-            );
-            self.found.push(warning);
+            let message = "there are no rules, so everything is denied";
+            let span = layer.span.clone();
+            self.add(|| Diagnostic::warning("no_rules", &layer.source, span, message));
         }
         for (position, rule) in layer.rules.iter().enumerate() {
             self.matches_nothing(rule);
@@ -60,12 +61,26 @@ impl Linter<'_> {
             self.covered(position, rule);
         }
         self.unused_credentials();
+        let place = |finding: &Diagnostic| (finding.source.name.clone(), finding.span.start);
+        self.found.sort_by_cached_key(place);
+        if self.more {
+            let more = Diagnostic::more(Severity::Warning, &layer.source);
+            self.found.push(more);
+        }
+        self.found
+    }
+
+    /// Adds a finding, which is only made when it is kept.
+    fn add(&mut self, finding: impl FnOnce() -> Diagnostic) {
+        if self.found.len() < MAX_FINDINGS {
+            self.found.push(finding());
+        } else {
+            self.more = true;
+        }
     }
 
     fn warn(&mut self, code: &'static str, rule: &Rule, message: String, help: &str) {
-        let source = &self.layer.source;
-        self.found
-            .push(Diagnostic::warning(code, source, rule.span.clone(), message).help(help));
+        self.add(|| Diagnostic::warning(code, &rule.source, rule.span.clone(), message).help(help));
     }
 
     fn matches_nothing(&mut self, rule: &Rule) {
@@ -216,91 +231,93 @@ impl Linter<'_> {
 
     /// Rules that another rule leaves nothing to do.
     fn covered(&mut self, position: usize, rule: &Rule) {
-        let id = &rule.reference.id;
-        for other_position in self.candidates(rule) {
-            let Some(other) = self.layer.rules.get(other_position) else {
-                continue;
-            };
-            if other_position == position || !covers(other, rule) {
-                continue;
-            }
-            let (code, message) = if other.is_deny() && !rule.is_deny() {
-                (
-                    "unreachable_rule",
-                    format!(
-                        "the rule `{id}` never allows anything: `{}` denies all of it, whatever the order",
-                        other.reference.id
-                    ),
-                )
-            } else if same_effect(other, rule)
-                && (!covers(rule, other) || other_position < position)
-            {
-                (
-                    "redundant_rule",
-                    format!(
-                        "the rule `{id}` does nothing: `{}` matches all of it",
-                        other.reference.id
-                    ),
-                )
-            } else {
-                continue;
-            };
-            let source = Arc::clone(&self.layer.source);
-            let warning = Diagnostic::warning(code, &source, rule.span.clone(), message);
-            self.found
-                .push(warning.label(&source, other.span.clone(), "this rule covers it"));
+        if self.steps > MAX_STEPS {
             return;
+        }
+        let layer = self.layer;
+        for other_position in self.candidates(rule) {
+            let Some(other) = layer.rules.get(other_position) else {
+                continue;
+            };
+            self.steps = self.steps.saturating_add(comparing(other, rule));
+            if self.steps > MAX_STEPS {
+                self.warn(
+                    "not_compared",
+                    rule,
+                    "so many rules are for the same places that they were not all compared; what \
+                     covers this rule or a later one may not be found"
+                        .to_owned(),
+                    "list the methods, paths and ports of one place in one rule",
+                );
+                return;
+            }
+            if other_position != position
+                && covers(other, rule)
+                && let Some((code, message)) = useless(rule, other, other_position < position)
+            {
+                self.add(|| {
+                    Diagnostic::warning(code, &rule.source, rule.span.clone(), message).label(
+                        &other.source,
+                        other.span.clone(),
+                        "this rule covers it",
+                    )
+                });
+                return;
+            }
         }
     }
 
     /// The rules that could cover this one: those that match one of its destinations. A rule that
     /// covers it matches all of them.
-    fn candidates(&self, rule: &Rule) -> BTreeSet<usize> {
-        let sample = match (rule.hosts.first(), rule.ips.first()) {
-            (Some(HostPattern::Exact(host)), _) => Some(Destination::Name(host.clone())),
-            (Some(HostPattern::Below(apex)), _) => Host::parse(&format!("x.{apex}"))
-                .ok()
-                .map(Destination::Name),
-            (None, Some(network)) => Some(Destination::Ip(network.addr())),
-            (Some(HostPattern::Any) | None, _) => None,
-        };
+    fn candidates(&mut self, rule: &Rule) -> BTreeSet<usize> {
+        let index = &self.layer.index;
         let mut positions = BTreeSet::new();
-        match sample {
-            Some(sample) => self.layer.index.visit(&sample, |position| {
-                positions.insert(position);
-            }),
-            None => positions.extend(self.layer.index.any()),
+        let mut keep = |position| {
+            positions.insert(position);
+        };
+        match (rule.hosts.first(), rule.ips.first()) {
+            (Some(HostPattern::Exact(host)), _) => {
+                index.visit_all(&Destination::Name(host.clone()), keep);
+            }
+            (Some(HostPattern::Below(apex)), _) => index.visit_below(apex, keep),
+            (None, Some(network)) => index.visit_around(network, keep),
+            (Some(HostPattern::Any) | None, _) => index.any().for_each(&mut keep),
         }
+        self.steps = self.steps.saturating_add(positions.len());
         positions
     }
 
     fn unused_credentials(&mut self) {
-        for (spec, span) in self
-            .layer
-            .credentials
-            .iter()
-            .zip(&self.layer.credential_spans)
-        {
-            let used = self
-                .layer
-                .rules
-                .iter()
-                .any(|rule| rule.credential.as_ref() == Some(&spec.name));
-            if !used {
-                let message = format!("no rule uses the credential `{}`", spec.name);
-                let warning = Diagnostic::warning(
-                    "unused_credential",
-                    &self.layer.source,
-                    span.clone(),
-                    message,
-                );
-                self.found.push(warning.help(format!(
-                    "add `credential: {}` to a rule, or remove it",
-                    spec.name
-                )));
+        let layer = self.layer;
+        let rules = layer.rules.iter();
+        let used: HashSet<&CredentialName> =
+            rules.filter_map(|rule| rule.credential.as_ref()).collect();
+        for Credential { spec, source, span } in &layer.credentials {
+            if used.contains(&spec.name) {
+                continue;
             }
+            let name = &spec.name;
+            self.add(|| {
+                let message = format!("no rule uses the credential `{name}`");
+                Diagnostic::warning("unused_credential", source, span.clone(), message)
+                    .help(format!("add `credential: {name}` to a rule, or remove it"))
+            });
         }
     }
+}
+
+/// What a rule that another one covers is good for: nothing, of two kinds.
+fn useless(rule: &Rule, other: &Rule, is_later: bool) -> Option<(&'static str, String)> {
+    let (id, wide) = (&rule.reference.id, &other.reference.id);
+    if other.is_deny() && !rule.is_deny() {
+        let message = format!(
+            "the rule `{id}` never allows anything: `{wide}` denies all of it, whatever the order"
+        );
+        return Some(("unreachable_rule", message));
+    }
+    let same = same_effect(other, rule) && (!covers(rule, other) || is_later);
+    let message = format!("the rule `{id}` does nothing: `{wide}` matches all of it");
+    same.then_some(("redundant_rule", message))
 }
 
 /// Whether the whole network needs `private: true`. Special networks are no larger than a /8, so
@@ -333,31 +350,58 @@ const METHODS: [&str; 16] = [
     "SEARCH",
 ];
 
+/// About how many steps [`covers`] takes.
+fn comparing(outer: &Rule, inner: &Rule) -> usize {
+    let paths = |rule| globs(rule).map_or(0, <[PathGlob]>::len);
+    let methods = |rule: &Rule| rule.methods.as_ref().map_or(0, Vec::len);
+    [
+        inner.hosts.len(),
+        inner.ips.len(),
+        inner.ports.as_ref().map_or(0, Vec::len),
+        methods(inner).saturating_mul(methods(outer)),
+        paths(inner).saturating_mul(paths(outer)),
+    ]
+    .into_iter()
+    .fold(1, usize::saturating_add)
+}
+
 /// Whether every request that `inner` matches is matched by `outer`: exact where it says yes.
 fn covers(outer: &Rule, inner: &Rule) -> bool {
-    let hosts = inner
-        .hosts
-        .iter()
-        .all(|host| outer.hosts.iter().any(|wide| wide.covers(host)));
-    let ips = inner
-        .ips
-        .iter()
-        .all(|net| outer.is_any() || outer.ips.iter().any(|wide| wide.contains(net)));
-    let ports = within(inner.ports.as_deref(), outer.ports.as_deref());
-    let methods = within(inner.methods.as_deref(), outer.methods.as_deref());
-    let texts = |rule: &'_ Rule| rule.paths.as_ref().map(|paths| paths.texts().to_vec());
-    let paths = within(texts(inner).as_deref(), texts(outer).as_deref());
-    let slashes = outer.is_deny() || outer.encoded_slash_is_data || !inner.encoded_slash_is_data;
-    let protocols = inner.protocols.without(outer.protocols).is_empty();
     inner.can_match()
         && outer.can_match()
-        && hosts
-        && ips
-        && ports
-        && methods
-        && paths
-        && slashes
-        && protocols
+        && inner.protocols.without(outer.protocols).is_empty()
+        && (outer.is_deny() || outer.encoded_slash_is_data || !inner.encoded_slash_is_data)
+        && (outer.is_deny() || outer.websocket || !inner.websocket)
+        && covers_ports(outer, inner)
+        && covers_content(outer, inner)
+        && within(inner.methods.as_deref(), outer.methods.as_deref())
+        && within(globs(inner), globs(outer))
+        && inner.hosts.iter().all(|host| outer.covers_host(host))
+        && inner
+            .ips
+            .iter()
+            .all(|network| outer.covers_network(network))
+}
+
+fn globs(rule: &Rule) -> Option<&[PathGlob]> {
+    rule.paths.as_ref().map(PathPatterns::globs)
+}
+
+/// What a matcher on content leaves out isn't known here.
+fn covers_content(outer: &Rule, inner: &Rule) -> bool {
+    let key = |rule: &Rule| {
+        rule.content
+            .as_ref()
+            .map(|content| content.key().to_owned())
+    };
+    outer.content.is_none() || key(outer) == key(inner)
+}
+
+fn covers_ports(outer: &Rule, inner: &Rule) -> bool {
+    match &inner.ports {
+        Some(ports) => ports.iter().all(|port| outer.has_port(*port)),
+        None => outer.ports.is_none(),
+    }
 }
 
 /// `None` is everything.
@@ -371,6 +415,8 @@ fn within<T: PartialEq>(inner: Option<&[T]>, outer: Option<&[T]>) -> bool {
 
 fn same_effect(outer: &Rule, inner: &Rule) -> bool {
     outer.action == inner.action
+        && outer.limits == inner.limits
+        && outer.ask == inner.ask
         && outer.message == inner.message
         && outer.credential == inner.credential
         && (outer.private || !inner.private)

@@ -1,15 +1,16 @@
-//! The `tests:` of a policy file: requests with the verdict they must get.
+//! The `tests:` of a policy file, or of a file beside it: requests with the verdict they must get.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::compile::Layer;
-use crate::diagnostic::position;
+use crate::compile::{self, Lines};
 use crate::document::{Expectation, RequestMap, RequestSpec, TestSpec};
 use crate::policy::Policy;
 use crate::{
-    Authority, CanonicalRequest, Host, Protocol, Reason, Reject, RequestParts, RequestUrl, Verdict,
+    Authority, CanonicalRequest, Diagnostics, Explanation, Host, Protocol, Reason, Reject,
+    RequestParts, RequestUrl, Source, Verdict,
 };
 
 /// What came of one test.
@@ -24,14 +25,21 @@ pub struct TestOutcome {
     pub line: usize,
     /// The request as written.
     pub request: String,
-    /// The verdict that was expected: `allow`, `deny` or `reject`.
+    /// The verdict that was expected: `allow`, `deny`, `ask` or `reject`.
     pub expected: &'static str,
     /// The verdict that was given.
     pub actual: &'static str,
     /// The reason that was given.
     pub reason: Reason,
-    /// One sentence per difference; empty when the test holds.
-    pub differences: Vec<String>,
+    /// What came out otherwise than expected; empty when the test holds.
+    pub differences: Vec<TestDifference>,
+    /// What led to the verdict, near misses included, where a test fails on a request that was
+    /// decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Box<Explanation>>,
+    /// What is wrong with the request, where a test fails on one that never was canonical.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
 
 impl TestOutcome {
@@ -42,30 +50,73 @@ impl TestOutcome {
     }
 }
 
+/// One thing that a test expected and didn't get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TestDifference {
+    /// The key of the test: `verdict` (of `expect`), `reason`, `rule` or `credential`.
+    pub field: &'static str,
+    /// What the test says.
+    pub expected: String,
+    /// What came out; nothing where there is no rule or credential.
+    pub actual: Option<String>,
+}
+
+/// One sentence.
+impl fmt::Display for TestDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected `{}`, got ", self.field, self.expected)?;
+        match &self.actual {
+            Some(actual) => write!(f, "`{actual}`"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
 impl Policy {
     /// Runs the tests of every layer against the effective policy, in the order of the files.
     #[must_use]
     pub fn run_tests(&self) -> Vec<TestOutcome> {
-        let tests = self
-            .layers
-            .iter()
-            .flat_map(|layer| layer.tests.iter().map(move |test| (layer, test)));
-        tests
-            .map(|(layer, test)| self.run_test(layer, test))
+        let layers = self.layers.iter();
+        layers
+            .flat_map(|layer| self.run_all(&layer.source, &layer.tests))
             .collect()
     }
 
-    fn run_test(&self, layer: &Layer, test: &TestSpec) -> TestOutcome {
-        let answer = match canonical(&test.request) {
-            Ok(request) => Answer::decided(self, &request),
-            Err(reject) => Answer::rejected(&reject),
+    /// Runs the tests of a file that holds nothing else: the list `tests:` as in a policy, and
+    /// `version: 1` if it likes.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the file; no test is run then.
+    pub fn run_cases(&self, cases: &Source) -> Result<Vec<TestOutcome>, Diagnostics> {
+        let tests = compile::cases(cases)?;
+        Ok(self.run_all(cases, &tests))
+    }
+
+    fn run_all(&self, source: &Source, tests: &[TestSpec]) -> Vec<TestOutcome> {
+        let lines = Lines::of(&source.text);
+        let file: Arc<str> = source.name.as_str().into();
+        let tests = tests.iter();
+        tests
+            .map(|test| self.run_test(test, &file, &lines))
+            .collect()
+    }
+
+    fn run_test(&self, test: &TestSpec, file: &Arc<str>, lines: &Lines) -> TestOutcome {
+        let request = canonical(&test.request);
+        let answer = match &request {
+            Ok(_) if !self.is_for(&test.request) => Answer::unselected(),
+            Ok(request) => Answer::decided(self, request),
+            Err(reject) => Answer::rejected(reject),
         };
         let mut differences = Vec::new();
-        let mut compare = |what: &str, expected: Option<&str>, actual: Option<&str>| {
+        let mut compare = |field: &'static str, expected: Option<&str>, actual: Option<&str>| {
             if let Some(expected) = expected.filter(|expected| Some(*expected) != actual) {
-                let actual =
-                    actual.map_or_else(|| "none".to_owned(), |actual| format!("`{actual}`"));
-                differences.push(format!("{what}: expected `{expected}`, got {actual}"));
+                differences.push(TestDifference {
+                    field,
+                    expected: expected.to_owned(),
+                    actual: actual.map(str::to_owned),
+                });
             }
         };
         let text =
@@ -83,15 +134,34 @@ impl Policy {
             text(&test.credential).as_deref(),
             answer.credential.as_deref(),
         );
+        let failed = !differences.is_empty();
+        let (explanation, detail) = match request {
+            Ok(request) if failed => (Some(Box::new(self.explain(&request))), None),
+            Err(reject) if failed => (None, Some(reject.detail)),
+            Ok(_) | Err(_) => (None, None),
+        };
         TestOutcome {
             name: test.name.value.clone(),
-            file: layer.source.name.as_str().into(),
-            line: position(&layer.source.text, test.name.span.start).0,
+            file: Arc::clone(file),
+            line: lines.at(test.name.span.start) as usize,
             request: shown(&test.request),
             expected,
             actual: answer.verdict,
             reason: answer.reason,
             differences,
+            explanation,
+            detail,
+        }
+    }
+
+    /// Whether the policy is for the sandbox that a test names, if it names one.
+    fn is_for(&self, request: &RequestSpec) -> bool {
+        match request {
+            RequestSpec::Map(RequestMap {
+                sandbox: Some(labels),
+                ..
+            }) => self.selects(labels),
+            _ => true,
         }
     }
 }
@@ -112,10 +182,21 @@ impl Answer {
             verdict: match decision.verdict() {
                 Verdict::Allow => word(Expectation::Allow),
                 Verdict::Deny => word(Expectation::Deny),
+                Verdict::Ask => word(Expectation::Ask),
             },
             reason: decision.reason(),
             rule: decision.rule().map(|rule| Arc::clone(&rule.id)),
             credential: credential.map(ToString::to_string),
+        }
+    }
+
+    /// The sandbox has another policy, or none.
+    const fn unselected() -> Self {
+        Self {
+            verdict: word(Expectation::Deny),
+            reason: Reason::NoPolicy,
+            rule: None,
+            credential: None,
         }
     }
 
@@ -133,6 +214,7 @@ const fn word(expectation: Expectation) -> &'static str {
     match expectation {
         Expectation::Allow => "allow",
         Expectation::Deny => "deny",
+        Expectation::Ask => "ask",
         Expectation::Reject => "reject",
     }
 }
@@ -158,14 +240,27 @@ impl CanonicalRequest {
     }
 }
 
+/// A request of one line has no headers and no body.
 fn from_url(method: Option<&str>, url: &RequestUrl) -> Result<CanonicalRequest, Reject> {
+    if !url.protocol.is_http() {
+        return request_of(method, url, None);
+    }
+    let request = request_of(method, url, Some(0))?;
+    Ok(request.with_headers([]).with_body(Vec::new(), true))
+}
+
+fn request_of(
+    method: Option<&str>,
+    url: &RequestUrl,
+    body_len: Option<u64>,
+) -> Result<CanonicalRequest, Reject> {
     match (url.protocol.is_http(), method) {
         (true, method) => CanonicalRequest::new(RequestParts {
             protocol: url.protocol,
             authority: &url.authority,
             method: method.unwrap_or("GET"),
             target: &url.target,
-            body_len: None,
+            body_len,
         }),
         (false, None) => Ok(CanonicalRequest::tunnel(
             url.protocol,
@@ -185,32 +280,77 @@ fn canonical(request: &RequestSpec) -> Result<CanonicalRequest, Reject> {
     }
 }
 
-/// What the gateway does with the names that a connection carries: all that are there are equal.
+impl RequestUrl {
+    /// What the gateway does with the names that a connection carries besides the URL: the TLS
+    /// server name and the `host:port` of the connection. All that are there are equal.
+    ///
+    /// # Errors
+    /// [`Reason::BadHost`], [`Reason::AuthorityMismatch`] or [`Reason::SniMismatch`].
+    pub fn check_names(&self, sni: Option<&str>, connect: Option<&str>) -> Result<(), Reject> {
+        if let Some(connect) = connect
+            && Authority::parse(connect, self.protocol.default_port())? != self.authority
+        {
+            let detail = format!(
+                "connected to `{}`, asked for `{}`",
+                connect.escape_default(),
+                self.authority
+            );
+            return Err(Reject::new(Reason::AuthorityMismatch, detail));
+        }
+        if let Some(sni) = sni {
+            let sni = Host::parse(sni)
+                .map_err(|error| Reject::new(Reason::BadHost, error.to_string()))?;
+            if self.protocol == Protocol::Https && self.authority.destination.name() != Some(&sni) {
+                let detail = format!("SNI `{sni}`, asked for `{}`", self.authority);
+                return Err(Reject::new(Reason::SniMismatch, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
 fn from_map(map: &RequestMap) -> Result<CanonicalRequest, Reject> {
     let mut url = RequestUrl::parse(&map.url)?;
     if let Some(protocol) = map.protocol {
         url.protocol = protocol;
     }
-    if let Some(connect) = &map.connect
-        && Authority::parse(connect, url.protocol.default_port())? != url.authority
-    {
-        let detail = format!(
-            "connected to `{}`, asked for `{}`",
-            connect.escape_default(),
-            url.authority
-        );
-        return Err(Reject::new(Reason::AuthorityMismatch, detail));
+    url.check_names(map.sni.as_deref(), map.connect.as_deref())?;
+    let method = map.method.as_deref();
+    if !url.protocol.is_http() {
+        return Ok(CanonicalRequest::tunnel(url.protocol, url.authority));
     }
-    if let Some(sni) = &map.sni {
-        let sni =
-            Host::parse(sni).map_err(|error| Reject::new(Reason::BadHost, error.to_string()))?;
-        if url.protocol == Protocol::Https && url.authority.destination.name() != Some(&sni) {
-            let detail = format!("SNI `{sni}`, asked for `{}`", url.authority);
-            return Err(Reject::new(Reason::SniMismatch, detail));
-        }
+    let headers = map.headers.iter().flatten();
+    let fields = headers.flat_map(|(name, values)| {
+        let values = values.iter();
+        values.map(move |value| (name.as_str(), value.as_bytes()))
+    });
+    let fields: Vec<(&str, &[u8])> = fields.collect();
+    let body = map.body.as_deref().unwrap_or_default().as_bytes();
+    CanonicalRequest::whole(method, &url, &fields, body.to_vec())
+}
+
+impl CanonicalRequest {
+    /// A request with all its header fields and its whole body, as tests and people write it. The
+    /// method is GET unless given.
+    ///
+    /// # Errors
+    /// As [`CanonicalRequest::new`].
+    pub fn whole(
+        method: Option<&str>,
+        url: &RequestUrl,
+        fields: &[(&str, &[u8])],
+        body: Vec<u8>,
+    ) -> Result<Self, Reject> {
+        let request = request_of(method, url, Some(body.len() as u64))?;
+        let upgrades = |(name, value): &(&str, &[u8])| {
+            name.eq_ignore_ascii_case("upgrade") && value.eq_ignore_ascii_case(b"websocket")
+        };
+        let request = if fields.iter().any(upgrades) {
+            request.asking_for_websocket()
+        } else {
+            request
+        };
+        let fields = fields.iter().copied();
+        Ok(request.with_headers(fields).with_body(body, true))
     }
-    if url.protocol == Protocol::Tcp {
-        return Ok(CanonicalRequest::tunnel(Protocol::Tcp, url.authority));
-    }
-    from_url(map.method.as_deref(), &url)
 }

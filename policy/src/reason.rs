@@ -62,6 +62,12 @@ reasons! {
     RuleDeny "rule_deny" 403
         "A deny rule matches this request; a deny rule wins over every allow rule."
         "Narrow the deny rule if this request should pass.";
+    ApprovalRequired "approval_required" 403
+        "A rule lets a person decide on this request, and nobody has allowed it."
+        "Ask whoever answers approvals, and send the request again.";
+    RequestTooLarge "request_too_large" 413
+        "The body of the request is larger than the rule takes."
+        "Send a smaller body, or raise `max_body` or `limits: { request_body }` of the rule.";
     NoPolicy "no_policy" 403
         "No policy selects this sandbox, so it reaches nothing."
         "Start the sandbox with a policy file.";

@@ -1,6 +1,14 @@
 //! The narrowest rule that allows a request, as text that the loader accepts.
 
+mod collect;
+mod paths;
+mod seen;
+
+pub use self::collect::{LeftOut, SuggestedRule, Suggester, Suggestions};
+pub use self::seen::{Seen, Sighting};
+
 use crate::canonical::CanonicalRequest;
+use crate::yaml_text::quoted;
 use crate::{AddressClass, Authority, Destination, Protocol};
 
 /// A rule that allows exactly this request, as YAML for the list `rules:`. A request that no rule
@@ -10,11 +18,11 @@ pub fn suggested_rule(request: &CanonicalRequest) -> String {
     if let Some(why) = never(request) {
         return format!("# {why}\n");
     }
-    let mut out = format!("- id: {}\n  action: allow\n", id(request.authority()));
-    if request.protocol() != Protocol::Https {
-        out.push_str(&format!("  protocol: {}\n", request.protocol()));
-    }
-    out.push_str(&format!("  to: {{ {} }}\n", to(request)));
+    let mut out = head(
+        &id(request.authority()),
+        request.protocol(),
+        request.authority(),
+    );
     let http = http(request);
     if !http.is_empty() {
         out.push_str(&format!("  http: {{ {} }}\n", http.join(", ")));
@@ -22,10 +30,19 @@ pub fn suggested_rule(request: &CanonicalRequest) -> String {
     out
 }
 
-fn never(request: &CanonicalRequest) -> Option<&'static str> {
-    if request.protocol() == Protocol::Udp {
-        return Some("no rule of this version opens UDP");
+/// A rule up to its `http:`.
+fn head(id: &str, protocol: Protocol, to: &Authority) -> String {
+    let mut out = format!("- id: {id}\n  action: allow\n");
+    match protocol {
+        Protocol::Https => {}
+        Protocol::Tls => out.push_str("  tls: passthrough\n"),
+        protocol => out.push_str(&format!("  protocol: {protocol}\n")),
     }
+    out.push_str(&format!("  to: {{ {} }}\n", destination(protocol, to)));
+    out
+}
+
+fn never(request: &CanonicalRequest) -> Option<&'static str> {
     match request.destination() {
         Destination::Ip(address) if AddressClass::of(*address) == AddressClass::Metadata => {
             Some("no rule can open a cloud metadata service")
@@ -53,15 +70,15 @@ fn id(authority: &Authority) -> String {
     format!("allow-{}-{}", stem.trim_matches('-'), authority.port)
 }
 
-fn to(request: &CanonicalRequest) -> String {
-    let mut parts = match request.destination() {
+fn destination(protocol: Protocol, to: &Authority) -> String {
+    let mut parts = match &to.destination {
         Destination::Name(name) => vec![format!("hosts: [\"{name}\"]")],
         Destination::Ip(address) => vec![format!("ips: [\"{address}\"]")],
     };
-    if request.protocol().default_port() != Some(request.port()) {
-        parts.push(format!("ports: [{}]", request.port()));
+    if protocol.default_port() != Some(to.port) {
+        parts.push(format!("ports: [{}]", to.port));
     }
-    if matches!(request.destination(), Destination::Ip(address) if AddressClass::of(*address) == AddressClass::Private)
+    if matches!(to.destination, Destination::Ip(address) if AddressClass::of(address) == AddressClass::Private)
     {
         parts.push("private: true".to_owned());
     }
@@ -70,13 +87,11 @@ fn to(request: &CanonicalRequest) -> String {
 
 fn http(request: &CanonicalRequest) -> Vec<String> {
     let mut parts = Vec::new();
-    let method = request.method();
-    // A rule names methods in upper case only; another spelling is left unconstrained.
-    if !method.is_empty() && !method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+    if let Some(method) = nameable(request.method()) {
         parts.push(format!("methods: [\"{method}\"]"));
     }
     if request.path().starts_with('/') && request.path().len() < MAX_PATH {
-        parts.push(format!("paths: [\"{}\"]", literal(request.path())));
+        parts.push(format!("paths: [{}]", quoted(&glob(request.path()))));
         if request.has_encoded_slash() {
             parts.push("encoded_slash: data".to_owned());
         }
@@ -89,11 +104,16 @@ fn http(request: &CanonicalRequest) -> Vec<String> {
 /// Longer paths are left unconstrained: escaping could make the pattern longer than the loader takes.
 const MAX_PATH: usize = 300;
 
-/// The path as a glob that matches only itself, within double quotes of YAML.
-fn literal(path: &str) -> String {
+/// A rule names methods in upper case only; another spelling is left unconstrained.
+fn nameable(method: &str) -> Option<&str> {
+    let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
+    (!method.is_empty() && is_upper).then_some(method)
+}
+
+/// The path as a glob that matches only itself.
+fn glob(path: &str) -> String {
     let escape = |c: char| match c {
         '*' | '?' | '[' | ']' | '{' | '}' => format!("[{c}]"),
-        '"' => "\\\"".to_owned(),
         c => c.to_string(),
     };
     path.chars().map(escape).collect()

@@ -28,7 +28,9 @@ fn verdict(policy: &Policy, line: &str) -> (Verdict, Reason) {
         let open = match request.protocol() {
             Protocol::Https => admission.https,
             Protocol::Http => admission.http,
-            Protocol::Tcp | Protocol::Udp => admission.tcp,
+            Protocol::Tcp => admission.tcp,
+            Protocol::Udp => admission.udp,
+            Protocol::Tls => admission.tls,
         };
         assert!(open, "{line} is allowed and not admitted");
         if let Destination::Name(name) = request.destination() {
@@ -325,7 +327,7 @@ fn a_deny_rule_is_not_avoided_by_escapes_ports_or_protocols() {
 rules:
   - { id: all, action: allow, to: { hosts: [a.test], ports: [443, 8443] }, http: { encoded_slash: data } }
   - { id: clear, action: allow, protocol: http, to: { hosts: [a.test] } }
-  - { id: admin, action: deny, to: { hosts: [a.test] }, http: { paths: [\"/admin/**\", \"/m/*:run\"] } }
+  - { id: admin, action: deny, to: { hosts: [a.test] }, http: { paths: [\"/admin/**\", \"/m/*:run\", \"/k%3Av/**\", \"/%C3%BC\"] } }
 "]);
     assert_eq!(verdict(&policy, "GET https://a.test/x"), ALLOWED);
     for line in [
@@ -339,6 +341,9 @@ rules:
         "GET https://a.test//admin/x",
         "GET https://a.test/admin;v=1/x",
         "GET https://a.test/%2561dmin/x",
+        "GET https://a.test/k:v/x",
+        "GET https://a.test/k%3av/x",
+        "GET https://a.test/%25C3%25BC",
     ] {
         assert_eq!(verdict(&policy, line), RULE, "{line}");
     }
@@ -462,6 +467,7 @@ fn an_explanation_names_every_near_miss() {
     let expected = "\
 deny: POST https://a.test:8443/secret?token=…
   reason: default_deny: No allow rule matches this request, and what is not allowed is denied.
+  closest: public (layer0.yaml:4), which fails on port
   allow rule public (layer0.yaml:4): fails on port (wants 443), method (wants GET), path (wants /public/**)
   fix: Add an allow rule for this destination, method and path; `outgate policy explain` shows the near misses.
   for example, under `rules:`:

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outgate_policy::{Protocol, Reason, RuleRef, Verdict};
+use outgate_policy::{Closest, Protocol, Reason, RuleRef, Verdict, WouldDeny};
 use serde::{Serialize, Serializer};
 
 use super::record::RecordId;
@@ -49,7 +49,7 @@ pub struct Event {
     /// The way in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<Ingress>,
-    /// `allow` or `deny`.
+    /// `allow`, `deny` or `ask`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
     /// Why: one of the product's stable reason codes.
@@ -58,6 +58,12 @@ pub struct Event {
     /// The rule that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleRef>,
+    /// For a denial by default, the rule that lacked the least, and what it lacked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closest: Option<Closest>,
+    /// Of an allow: why a policy in `mode: observe` would have refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_deny: Option<WouldDeny>,
     /// SHA-256 of the policy sources that decided, hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_revision: Option<String>,
@@ -144,6 +150,8 @@ impl Event {
             verdict: None,
             reason: None,
             rule: None,
+            closest: None,
+            would_deny: None,
             policy_revision: None,
             protocol: None,
             host: None,
@@ -435,6 +443,12 @@ mod tests {
 
     #[test]
     fn b175_every_field_has_its_documented_name_and_form() {
+        let rule = Arc::new(RuleRef {
+            id: "s".into(),
+            file: "q.yaml".into(),
+            line: 4,
+            layer: 1,
+        });
         let event = Event {
             id: id("01K3AAAAAAAAAAAAAAAAAAAAAB"),
             kind: EventKind::Response,
@@ -453,6 +467,14 @@ mod tests {
                 file: "p.yaml".into(),
                 line: 3,
                 layer: 0,
+            }),
+            closest: Some(Closest {
+                rule: Arc::clone(&rule),
+                failed: outgate_policy::Mismatch::Path,
+            }),
+            would_deny: Some(WouldDeny {
+                reason: Reason::RuleDeny,
+                rule: Some(rule),
             }),
             policy_revision: Some("ab".to_owned()),
             protocol: Some(Protocol::Https),
@@ -488,7 +510,10 @@ mod tests {
             r#""request":"01K3AAAAAAAAAAAAAAAAAAAAAA","flow":"01K3AAAAAAAAAAAAAAAAAAAAA9","#,
             r#""sandbox":{"id":"sb1","labels":{"team":"red"},"tier":"microvm"},"ingress":"link","#,
             r#""verdict":"allow","reason":"allowed","#,
-            r#""rule":{"id":"r","file":"p.yaml","line":3,"layer":0},"policy_revision":"ab","#,
+            r#""rule":{"id":"r","file":"p.yaml","line":3,"layer":0},"#,
+            r#""closest":{"rule":{"id":"s","file":"q.yaml","line":4,"layer":1},"failed":"path"},"#,
+            r#""would_deny":{"reason":"rule_deny","rule":{"id":"s","file":"q.yaml","line":4,"layer":1}},"#,
+            r#""policy_revision":"ab","#,
             r#""protocol":"https","host":"a.test","port":443,"peer":"[2001:db8::1]:443","#,
             r#""method":"GET","path":"/x","query_names":["q"],"http_version":"HTTP/2.0","#,
             r#""upstream_http_version":"HTTP/1.1","status":200,"bytes_sent":1,"bytes_received":2,"#,

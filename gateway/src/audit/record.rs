@@ -92,10 +92,9 @@ impl StoredRecord {
     /// Any field; a dot reaches into an object.
     #[must_use]
     pub fn value(&self, field: &str) -> Option<&Value> {
-        match field.split_once('.') {
-            None => self.fields.get(field),
-            Some((object, inner)) => self.fields.get(object)?.get(inner),
-        }
+        let mut names = field.split('.');
+        let first = self.fields.get(names.next()?)?;
+        names.try_fold(first, |object, name| object.get(name))
     }
 }
 

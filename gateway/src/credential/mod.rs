@@ -43,6 +43,9 @@ pub enum CredentialError {
         path: PathBuf,
         source: io::Error,
     },
+    /// This gateway reaches no Vault.
+    #[error("credential `{name}`: this gateway fetches nothing from Vault; use `env` or `file`")]
+    NoVault { name: CredentialName },
     /// There is nothing in the variable or file.
     #[error("credential `{name}`: the secret is empty; put the value where `source:` says")]
     Empty { name: CredentialName },

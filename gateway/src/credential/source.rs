@@ -25,6 +25,10 @@ pub(super) async fn read(spec: &CredentialSpec) -> Result<Secret, CredentialErro
     let name = &spec.name;
     let bytes = match &spec.source {
         CredentialSource::Env { var } => from_env(std::env::var_os(var), name, var)?,
+        // A gateway without Vault refuses such a policy before it gets here.
+        CredentialSource::Vault { .. } => {
+            return Err(CredentialError::NoVault { name: name.clone() });
+        }
         CredentialSource::File { path } => {
             let unreadable = |source| CredentialError::FileUnreadable {
                 name: name.clone(),

@@ -41,6 +41,8 @@ pub(super) struct Upload {
     pub(super) ledger: Arc<Ledger>,
     /// Which placeholders may be in the trailers.
     pub(super) scope: Scope,
+    /// Bytes that the rule still takes; `None` is no end of them.
+    pub(super) left: Option<u64>,
 }
 
 impl Upload {
@@ -76,17 +78,20 @@ impl Body for Upload {
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                let reject = violation(&error).unwrap_or_else(|| {
-                    Reject::new(
-                        Reason::BadRequest,
-                        format!("the guest's body broke off: {error}"),
-                    )
-                });
+                let reject = broken(&error);
                 return Poll::Ready(Some(Err(self.fail(reject))));
             }
             None => return Poll::Ready(None),
         };
         if let Some(data) = frame.data_ref() {
+            if let Some(left) = self.left {
+                let Some(left) = left.checked_sub(data.len() as u64) else {
+                    let detail = "the body is larger than the rule takes";
+                    let reject = Reject::new(Reason::RequestTooLarge, detail);
+                    return Poll::Ready(Some(Err(self.fail(reject))));
+                };
+                self.left = Some(left);
+            }
             self.ledger.sent(data.len());
         }
         if let Some(Err(reject)) = frame
@@ -168,6 +173,14 @@ impl Drop for Download {
             });
         }
     }
+}
+
+/// Why a guest's body can't be read on.
+pub(super) fn broken(error: &hyper::Error) -> Reject {
+    violation(error).unwrap_or_else(|| {
+        let detail = format!("the guest's body broke off: {error}");
+        Reject::new(Reason::BadRequest, detail)
+    })
 }
 
 /// What the strict front found in a body, if it is the cause of `error`.

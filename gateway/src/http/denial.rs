@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
-use outgate_policy::{Decision, Reason, Reject};
+use outgate_policy::{Closest, Decision, Reason, Reject};
 use serde::Serialize;
 
 use crate::audit::RecordId;
@@ -54,9 +54,21 @@ impl From<&Decision> for Denial {
         Self {
             reason: decision.reason(),
             rule: decision.rule().map(|rule| rule.id.to_string()),
-            message: decision.message().map(str::to_owned),
+            message: decision
+                .message()
+                .map(str::to_owned)
+                .or_else(|| nearly(decision)),
         }
     }
+}
+
+/// What would have to be another way for the rule that comes nearest.
+fn nearly(decision: &Decision) -> Option<String> {
+    let Closest { rule, failed } = decision.closest()?;
+    Some(format!(
+        "The closest rule is `{}`; it fails on {failed}.",
+        rule.id
+    ))
 }
 
 /// What the answer depends on besides the reason.

@@ -5,7 +5,7 @@
 //! and the request sent. Each step before the last can only refuse.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::HOST;
 use http::request::Parts;
@@ -19,6 +19,7 @@ use outgate_policy::{
     Reject, RequestParts, Verdict,
 };
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use crate::audit::{CredentialUse, Event, EventKind, QueryNames, RecordId};
 use crate::link::GATEWAY_NAME;
@@ -32,6 +33,9 @@ use super::guest_body::GuestBody;
 use super::headers;
 use super::internal;
 use super::placeholder::Scope;
+
+/// How long a guest has for the part of a body that a rule looks at.
+const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// What all requests of one connection have in common.
 #[derive(Debug)]
@@ -110,13 +114,16 @@ impl Channel {
         if self.is_to_gateway() {
             return internal::answer(&self.sandbox, &canonical);
         }
-        let asked = Asked {
+        let policy = self.sandbox.policy();
+        let mut asked = Asked {
             started,
             canonical,
             parts,
             body,
         };
-        let policy = self.sandbox.policy();
+        if let Err(reject) = self.look_inside(&policy, &mut asked).await {
+            return self.reject(&reject, &asker).await;
+        }
         let decision = policy.decide(&asked.canonical);
         let decided = started.elapsed();
         let admitted = self.admit(&asked, &decision, policy);
@@ -158,6 +165,27 @@ impl Channel {
             target: parts.uri.path_and_query().map_or("/", PathAndQuery::as_str),
             body_len: body.size_hint().exact(),
         })
+    }
+
+    /// Shows the policy what it has to see of the request beyond its first line.
+    async fn look_inside(&self, policy: &Policy, asked: &mut Asked) -> Result<(), Reject> {
+        let needs = policy.needs(&asked.canonical);
+        if needs.headers {
+            let fields = asked.parts.headers.iter();
+            let fields = fields.map(|(name, value)| (name.as_str(), value.as_bytes()));
+            asked.canonical = asked.canonical.clone().with_headers(fields);
+        }
+        if needs.body > 0 {
+            // Held until the decision: so many bodies at a time, whatever a guest opens.
+            let _place = self.sandbox.admit_body().await;
+            let read = timeout(BODY_TIME, asked.body.peek(needs.body)).await;
+            let prefix = read
+                .map_err(|_| Reject::new(Reason::ConnectionIdle, "the body came too slowly"))?
+                .map_err(|error| super::body::broken(&error))?;
+            let canonical = asked.canonical.clone();
+            asked.canonical = canonical.with_body(prefix.bytes, prefix.complete);
+        }
+        Ok(())
     }
 
     /// Every authority and scheme that a request names must be the flow's.
@@ -219,6 +247,10 @@ impl Channel {
         if headers::asks_for_websocket(&asked.parts.headers) {
             return Err(Denial::from(Reason::UpgradeDenied));
         }
+        let most = permit.max_request_body();
+        if most.is_some_and(|most| asked.body.size_hint().lower() > most) {
+            return Err(Denial::from(Reason::RequestTooLarge));
+        }
         let scope = self.scope(permit);
         scope.check_target(&asked.canonical.forward_target())?;
         scope.check_headers(&asked.parts.headers)?;
@@ -267,6 +299,7 @@ impl Channel {
             body,
             ledger: Arc::clone(&ledger),
             scope: self.scope(&permit),
+            left: permit.max_request_body(),
         };
         let sent = match outgoing(&canonical, parts, upload) {
             Ok(request) => self.send(id, &policy, &permit, request).await,
@@ -335,6 +368,8 @@ impl Channel {
         let canonical = &asked.canonical;
         let mut event = Event {
             rule: decision.rule().cloned(),
+            closest: decision.closest().cloned(),
+            would_deny: decision.would_deny().cloned(),
             method: Some(canonical.method().to_owned()),
             path: Some(canonical.path().to_owned()),
             query_names: canonical.query().map(QueryNames::of).unwrap_or_default(),
@@ -350,7 +385,10 @@ impl Channel {
                 event.credential = spec.map(credential_use);
             }
             Err(denial) => {
-                event.verdict = Some(Verdict::Deny);
+                event.verdict = Some(match decision.verdict() {
+                    Verdict::Ask => Verdict::Ask,
+                    Verdict::Allow | Verdict::Deny => Verdict::Deny,
+                });
                 event.reason = Some(denial.reason);
                 event.status = Some(denial.reason.http_status());
                 event.detail.clone_from(&denial.message);

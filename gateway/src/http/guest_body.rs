@@ -6,7 +6,11 @@
 //! (RFC 9113, section 8.1), and until then flow control holds the guest back. Clients that can't
 //! take even that while they still send (curl before 8) get to send a bounded rest, which is thrown
 //! away. An HTTP/1 connection lingers as a whole instead.
+//!
+//! Where a rule has to see the body, its first bytes are read ahead and passed on later as they came.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -25,14 +29,30 @@ use crate::upstream::BodyError;
 /// Clones are the same body. Only one of them may be read.
 #[derive(Clone)]
 pub(super) struct GuestBody {
-    body: Arc<Mutex<Incoming>>,
+    body: Arc<Mutex<Held>>,
     is_stream: bool,
+}
+
+/// A body, and what was read of it ahead.
+struct Held {
+    ahead: VecDeque<Frame<Bytes>>,
+    rest: Incoming,
+}
+
+/// What a body begins with.
+pub(super) struct Prefix {
+    pub(super) bytes: Vec<u8>,
+    /// There is no more.
+    pub(super) complete: bool,
 }
 
 impl GuestBody {
     pub(super) fn new(body: Incoming, version: Version) -> Self {
         Self {
-            body: Arc::new(Mutex::new(body)),
+            body: Arc::new(Mutex::new(Held {
+                ahead: VecDeque::new(),
+                rest: body,
+            })),
             is_stream: version == Version::HTTP_2,
         }
     }
@@ -54,7 +74,32 @@ impl GuestBody {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Incoming> {
+    /// Reads at least `most` bytes ahead, or all of a shorter body. At most one frame more is held.
+    pub(super) async fn peek(&mut self, most: usize) -> Result<Prefix, hyper::Error> {
+        let mut prefix = Prefix {
+            bytes: Vec::new(),
+            complete: false,
+        };
+        while prefix.bytes.len() < most {
+            let frame = poll_fn(|cx| Pin::new(&mut self.lock().rest).poll_frame(cx)).await;
+            let Some(frame) = frame.transpose()? else {
+                prefix.complete = true;
+                return Ok(prefix);
+            };
+            match frame.data_ref() {
+                Some(data) => prefix.bytes.extend_from_slice(data),
+                None => prefix.complete = true,
+            }
+            self.lock().ahead.push_back(frame);
+            if prefix.complete {
+                return Ok(prefix);
+            }
+        }
+        prefix.complete = self.lock().rest.is_end_stream();
+        Ok(prefix)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,15 +112,29 @@ impl Body for GuestBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut *self.lock()).poll_frame(cx)
+        let mut held = self.lock();
+        match held.ahead.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut held.rest).poll_frame(cx),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.lock().is_end_stream()
+        let held = self.lock();
+        held.ahead.is_empty() && held.rest.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.lock().size_hint()
+        let held = self.lock();
+        let ahead = held.ahead.iter().filter_map(Frame::data_ref);
+        let ahead: u64 = ahead.map(|data| data.len() as u64).sum();
+        let rest = held.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + ahead);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + ahead);
+        }
+        hint
     }
 }
 

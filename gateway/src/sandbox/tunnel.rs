@@ -47,6 +47,8 @@ impl Tunnel {
             }),
             reason: Some(reason),
             rule: decision.rule().cloned(),
+            closest: decision.closest().cloned(),
+            would_deny: decision.would_deny().cloned(),
             policy_revision: Some(policy.revision().to_owned()),
             ..sandbox.traffic_event(EventKind::Flow, Some(Protocol::Tcp), &to)
         };

@@ -20,7 +20,7 @@ pub(super) fn address<B>(
     let scheme = match protocol {
         Protocol::Https => Scheme::HTTPS,
         Protocol::Http => Scheme::HTTP,
-        Protocol::Tcp | Protocol::Udp => {
+        Protocol::Tcp | Protocol::Udp | Protocol::Tls => {
             return Err(UpstreamError::Request(format!(
                 "{protocol} carries no HTTP requests"
             )));

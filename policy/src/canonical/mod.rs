@@ -3,6 +3,7 @@
 //! A value of [`CanonicalRequest`] is proof that the request has exactly one reading. Whatever has
 //! none, or two, becomes a [`Reject`] and never reaches a rule.
 
+mod fields;
 mod path;
 mod query;
 mod url;
@@ -10,10 +11,12 @@ mod url;
 use std::borrow::Cow;
 use std::fmt;
 
+pub(crate) use self::fields::Headers;
 pub(crate) use self::path::{CanonicalPath, canonical_escapes};
 pub use self::query::QueryPairs;
 pub use self::url::RequestUrl;
 
+use crate::body::BodyPrefix;
 use crate::{Authority, Destination, Protocol, Reason};
 
 /// Bytes of a request target. Servers commonly stop at 8 KiB; presigned links come near to that.
@@ -65,6 +68,10 @@ pub struct CanonicalRequest {
     path: CanonicalPath,
     target: String,
     body_len: Option<u64>,
+    websocket: bool,
+    /// Only where a rule has to see them: [`crate::Policy::needs`].
+    headers: Option<Headers>,
+    body: Option<Body>,
 }
 
 impl CanonicalRequest {
@@ -97,6 +104,9 @@ impl CanonicalRequest {
             path,
             target: parts.target.to_owned(),
             body_len: parts.body_len,
+            websocket: false,
+            headers: None,
+            body: None,
         })
     }
 
@@ -115,6 +125,41 @@ impl CanonicalRequest {
             path: CanonicalPath::none(),
             target: String::new(),
             body_len: None,
+            websocket: false,
+            headers: None,
+            body: None,
+        }
+    }
+
+    /// Says that the request asks for a WebSocket: only rules that open these allow it.
+    #[must_use]
+    pub fn asking_for_websocket(self) -> Self {
+        Self {
+            websocket: true,
+            ..self
+        }
+    }
+
+    /// Gives the header fields, in order, for the rules that look at them. Without them such a rule
+    /// allows nothing and denies everything that it could match.
+    #[must_use]
+    pub fn with_headers<'a>(self, fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        Self {
+            headers: Some(Headers::new(fields)),
+            ..self
+        }
+    }
+
+    /// Gives the first bytes of the body for the rules that look at it; `complete` when there are no
+    /// more. As with [`Self::with_headers`], a rule that misses it errs on the safe side.
+    #[must_use]
+    pub fn with_body(self, prefix: Vec<u8>, complete: bool) -> Self {
+        Self {
+            body: Some(Body {
+                bytes: prefix,
+                complete,
+            }),
+            ..self
         }
     }
 
@@ -216,9 +261,42 @@ impl CanonicalRequest {
         url
     }
 
+    /// Whether the request asks for a WebSocket.
+    #[must_use]
+    pub const fn is_websocket(&self) -> bool {
+        self.websocket
+    }
+
+    /// The header fields, where they were given.
+    pub(crate) const fn headers(&self) -> Option<&Headers> {
+        self.headers.as_ref()
+    }
+
+    /// The body, where it was given. A request that declares to have none has an empty one.
+    pub(crate) fn body(&self) -> Option<BodyPrefix<'_>> {
+        match &self.body {
+            Some(body) => Some(BodyPrefix {
+                bytes: &body.bytes,
+                complete: body.complete,
+            }),
+            None if self.body_len == Some(0) => Some(BodyPrefix {
+                bytes: &[],
+                complete: true,
+            }),
+            None => None,
+        }
+    }
+
     pub(crate) const fn canonical_path(&self) -> &CanonicalPath {
         &self.path
     }
+}
+
+/// The first bytes of a body.
+#[derive(Clone, PartialEq, Eq)]
+struct Body {
+    bytes: Vec<u8>,
+    complete: bool,
 }
 
 /// `METHOD URL` with hidden query values: fit for logs.

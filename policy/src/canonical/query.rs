@@ -34,7 +34,7 @@ pub struct QueryPairs<'a> {
 }
 
 impl<'a> QueryPairs<'a> {
-    pub(super) const fn new(query: Option<&'a str>) -> Self {
+    pub(crate) const fn new(query: Option<&'a str>) -> Self {
         Self { rest: query }
     }
 }

@@ -8,11 +8,11 @@ use crate::{Authority, Protocol, Reason, Reject};
 /// `scheme://authority/target`, split and checked; the target is still raw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestUrl {
-    /// From the scheme: `https`, `http` or `tcp`.
+    /// From the scheme: `https`, `http`, `tcp`, `udp` or `tls`.
     pub protocol: Protocol,
     /// The port is the scheme's default where the URL names none.
     pub authority: Authority,
-    /// `/path?query`; `/` where the URL has no path; empty for `tcp`.
+    /// `/path?query`; `/` where the URL has no path; empty for the others.
     pub target: String,
 }
 
@@ -20,7 +20,7 @@ impl RequestUrl {
     /// Reads a URL.
     ///
     /// # Errors
-    /// [`Reason::BadRequest`] for another scheme or a `tcp` URL with a path, [`Reason::BadHost`]
+    /// [`Reason::BadRequest`] for another scheme or a flow without requests that has a path, [`Reason::BadHost`]
     /// for a bad authority. The target is checked by [`crate::CanonicalRequest::new`].
     pub fn parse(text: &str) -> Result<Self, Reject> {
         let bad_request = |detail: String| Reject::new(Reason::BadRequest, detail);
@@ -28,10 +28,12 @@ impl RequestUrl {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| bad_request(format!("`{shown}` is no absolute URL")))?;
-        let protocol = [Protocol::Https, Protocol::Http, Protocol::Tcp]
+        let protocol = Protocol::ALL
             .into_iter()
             .find(|protocol| scheme.eq_ignore_ascii_case(protocol.as_str()))
-            .ok_or_else(|| bad_request(format!("`{shown}` is no https, http or tcp URL")))?;
+            .ok_or_else(|| {
+                bad_request(format!("`{shown}` is no https, http, tcp, udp or tls URL"))
+            })?;
         let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
         let authority = Authority::parse(authority, protocol.default_port())?;
@@ -49,7 +51,7 @@ impl RequestUrl {
         }
         if !target.is_empty() {
             return Err(bad_request(format!(
-                "`{shown}` has a path, which a tcp flow has not"
+                "`{shown}` has a path, which a {protocol} flow has not"
             )));
         }
         Ok(Self {
@@ -103,7 +105,7 @@ mod tests {
             "/x",
             "",
             "a.test",
-            "udp://a.test:53",
+            "quic://a.test:53",
         ] {
             assert_eq!(parts(text), Err(Reason::BadRequest), "{text}");
         }

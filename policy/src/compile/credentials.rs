@@ -2,45 +2,64 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::check_name;
-use crate::document::{At, CredentialEntry, ExposeSpec, Findings, HeaderSpec, SourceSpec, nearest};
-use crate::{CredentialName, CredentialSource, CredentialSpec, Expose, HeaderAttach, Shape};
+use super::include::File;
+use super::unique::Unique;
+use super::{Credential, check_name};
+use crate::document::{
+    At, CredentialEntry, ExposeSpec, Findings, HeaderSpec, SourceSpec, VaultSpec, nearest,
+};
+use crate::feature::{Demand, Feature};
+use crate::{
+    CredentialName, CredentialSource, CredentialSpec, Diagnostic, Expose, HeaderAttach, Shape,
+};
 
-/// The credentials that a file declares.
+/// The credentials that a layer declares.
 #[derive(Debug)]
 pub(super) struct Declared {
-    pub(super) specs: Vec<CredentialSpec>,
-    pub(super) spans: Vec<Range<usize>>,
-    /// Also of the credentials that have errors, so that their users aren't reported as well.
-    names: Vec<String>,
+    pub(super) credentials: Vec<Credential>,
+    /// By name; `None` for those that have errors, so that their users aren't reported as well.
+    names: HashMap<String, Option<CredentialName>>,
 }
 
 impl Declared {
-    pub(super) fn check(entries: &[CredentialEntry], found: &mut Findings) -> Self {
-        unique(
-            entries.iter().map(|entry| &entry.name),
-            "credential",
-            "duplicate_id",
-            found,
-        );
-        let variables = entries
-            .iter()
-            .filter_map(|entry| entry.expose.as_ref())
-            .map(|expose| &expose.env);
-        unique(variables, "environment variable", "duplicate_env", found);
-        let compiled = entries
-            .iter()
-            .filter_map(|entry| Some((compile(entry, found)?, entry.name.span.clone())));
-        let (specs, spans) = compiled.unzip();
-        Self {
-            specs,
-            spans,
-            names: entries
-                .iter()
-                .map(|entry| entry.name.value.clone())
-                .collect(),
+    pub(super) fn check(files: &mut [File]) -> Self {
+        let mut declared = Self {
+            credentials: Vec::new(),
+            names: HashMap::new(),
+        };
+        let mut names = Unique::new("credential", "duplicate_id");
+        let mut variables = Unique::new("environment variable", "duplicate_env");
+        for File { spec, found } in files {
+            for entry in spec.iter().flat_map(|spec| &spec.credentials) {
+                names.check(&entry.name, found);
+                if let Some(expose) = &entry.expose {
+                    variables.check(&expose.env, found);
+                }
+                let spec = compile(entry, found);
+                let name = spec.as_ref().map(|spec| spec.name.clone());
+                declared.names.insert(entry.name.value.clone(), name);
+                let credential = spec.map(|spec| Credential {
+                    spec,
+                    source: Arc::clone(&found.source),
+                    span: entry.name.span.clone(),
+                });
+                declared.credentials.extend(credential);
+            }
         }
+        declared
+    }
+
+    /// What the sources of the credentials need.
+    pub(super) fn demands(&self) -> impl Iterator<Item = Demand> {
+        let from_vault = |credential: &&Credential| {
+            matches!(credential.spec.source, CredentialSource::Vault { .. })
+        };
+        self.credentials
+            .iter()
+            .filter(from_vault)
+            .map(|credential| Demand::new(Feature::Vault, &credential.source, &credential.span))
     }
 
     /// The credential that a rule names.
@@ -49,46 +68,35 @@ impl Declared {
         name: &At<String>,
         found: &mut Findings,
     ) -> Option<CredentialName> {
-        if let Some(spec) = self
-            .specs
-            .iter()
-            .find(|spec| spec.name.as_str() == name.value)
-        {
-            return Some(spec.name.clone());
+        if let Some(known) = self.names.get(&name.value) {
+            return known.clone();
         }
-        if !self.names.contains(&name.value) {
+        found.add(|source| {
             let message = format!(
                 "the credential `{}` is not declared in this file",
                 name.value.escape_default()
             );
-            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-            let help = match nearest(&name.value, &names) {
+            let help = match self.nearest(&name.value) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "declare it under `credentials:`".to_owned(),
             };
-            found.error_help("unknown_credential", &name.span, message, help);
-        }
+            Diagnostic::error("unknown_credential", source, name.span.clone(), message).help(help)
+        });
         None
+    }
+
+    fn nearest(&self, name: &str) -> Option<&str> {
+        if self.names.len() > MAX_GUESSES {
+            return None;
+        }
+        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        nearest(name, &names)
     }
 }
 
-fn unique<'a>(
-    names: impl Iterator<Item = &'a At<String>>,
-    what: &str,
-    code: &'static str,
-    found: &mut Findings,
-) {
-    let mut seen: HashMap<&str, &Range<usize>> = HashMap::new();
-    for name in names {
-        if let Some(first) = seen.insert(&name.value, &name.span) {
-            let message = format!(
-                "the {what} `{}` is given twice",
-                name.value.escape_default()
-            );
-            found.duplicate(code, &name.span, first, message);
-        }
-    }
-}
+/// Names that a misspelt one is compared with; among more than that, guessing takes too long.
+const MAX_GUESSES: usize = 1000;
 
 fn compile(entry: &CredentialEntry, found: &mut Findings) -> Option<CredentialSpec> {
     check_name(&entry.name, "credential name", found);
@@ -97,12 +105,10 @@ fn compile(entry: &CredentialEntry, found: &mut Findings) -> Option<CredentialSp
         let help = "for example: `attach: [{ header: Authorization, format: \"Bearer {}\" }]`";
         found.error_help("empty_attach", &entry.span, message, help);
     }
-    unique(
-        entry.attach.iter().map(|header| &header.header),
-        "header",
-        "duplicate_header",
-        found,
-    );
+    let mut headers = Unique::new("header", "duplicate_header");
+    for header in &entry.attach {
+        headers.check(&header.header, found);
+    }
     let source = source(&entry.source, found);
     let attach: Option<Vec<_>> = entry
         .attach
@@ -129,6 +135,7 @@ fn source(spec: &At<SourceSpec>, found: &mut Findings) -> Option<CredentialSourc
         SourceSpec::File(path) if path.starts_with('/') => {
             Some(CredentialSource::File { path: path.into() })
         }
+        SourceSpec::Vault(vault) => source_in_vault(vault, found),
         SourceSpec::File(path) => {
             let message = format!("`{}` is no absolute path", path.escape_default());
             let help = "the gateway reads the file, wherever it was started: begin with `/`";
@@ -136,6 +143,33 @@ fn source(spec: &At<SourceSpec>, found: &mut Findings) -> Option<CredentialSourc
             None
         }
     }
+}
+
+fn source_in_vault(spec: &VaultSpec, found: &mut Findings) -> Option<CredentialSource> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/".contains(&b);
+    let parts = [
+        (&spec.mount, "mount"),
+        (&spec.path, "path"),
+        (&spec.field, "field"),
+    ];
+    let mut good = true;
+    for (part, what) in parts {
+        let text = &part.value;
+        let dots = text
+            .split('/')
+            .any(|segment| matches!(segment, "" | "." | ".."));
+        if dots || !text.bytes().all(plain) {
+            good = false;
+            let message = format!("`{}` is no {what} in Vault", text.escape_default());
+            let help = "use letters, digits, `.`, `_`, `-` and single `/` between parts";
+            found.error_help("bad_source", &part.span, message, help);
+        }
+    }
+    good.then(|| CredentialSource::Vault {
+        mount: spec.mount.value.clone(),
+        path: spec.path.value.clone(),
+        field: spec.field.value.clone(),
+    })
 }
 
 fn is_variable(name: &str, span: &Range<usize>, found: &mut Findings) -> bool {

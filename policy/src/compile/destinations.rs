@@ -37,7 +37,7 @@ fn host(spec: &RuleSpec, entry: &At<String>, found: &mut Findings) -> Option<Hos
             return None;
         }
     };
-    if let (Some(suffix), false, Action::Allow) = (
+    if let (Some(suffix), false, Action::Allow | Action::Ask) = (
         pattern.public_suffix(),
         spec.allow_public_suffix,
         spec.action.value,
@@ -83,7 +83,7 @@ fn network(spec: &RuleSpec, entry: &At<String>, found: &mut Findings) -> Option<
     }
     let only_metadata = network.prefix_len() == network.max_prefix_len()
         && AddressClass::of(network.addr()) == AddressClass::Metadata;
-    if only_metadata && spec.action.value == Action::Allow {
+    if only_metadata && spec.action.value != Action::Deny {
         let message = format!("`{shown}` is a cloud metadata service, which no rule can open");
         found.error_help(
             "metadata_address",

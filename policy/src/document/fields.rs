@@ -1,18 +1,24 @@
 //! Reading nodes as the types the language expects, and saying what is wrong where they are not.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::fuzzy::nearest;
 use super::spec::At;
 use super::yaml::{Kind, Node};
-use crate::{Diagnostic, Source};
+use crate::diagnostic::MAX_FINDINGS;
+use crate::{Diagnostic, Severity, Source};
 
 /// What was found in one source so far.
 #[derive(Debug)]
 pub(crate) struct Findings {
     pub(crate) source: Arc<Source>,
-    pub(crate) list: Vec<Diagnostic>,
+    /// At most [`MAX_FINDINGS`].
+    list: Vec<Diagnostic>,
+    /// How many there were, with those that were not kept.
+    count: usize,
 }
 
 impl Findings {
@@ -20,7 +26,30 @@ impl Findings {
         Self {
             source,
             list: Vec::new(),
+            count: 0,
         }
+    }
+
+    /// Adds a finding, which is only made when it is kept.
+    pub(crate) fn add(&mut self, finding: impl FnOnce(&Arc<Source>) -> Diagnostic) {
+        self.count += 1;
+        if self.list.len() < MAX_FINDINGS {
+            self.list.push(finding(&self.source));
+        }
+    }
+
+    /// How many findings there were so far.
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The findings, and one that says so when there were more.
+    pub(crate) fn into_list(mut self) -> Vec<Diagnostic> {
+        if self.count > self.list.len() {
+            self.list
+                .push(Diagnostic::more(Severity::Error, &self.source));
+        }
+        self.list
     }
 
     /// Adds an error without help.
@@ -30,8 +59,7 @@ impl Findings {
         span: &Range<usize>,
         message: impl Into<String>,
     ) {
-        self.list
-            .push(Diagnostic::error(code, &self.source, span.clone(), message));
+        self.add(|source| Diagnostic::error(code, source, span.clone(), message));
     }
 
     /// Adds an error with help.
@@ -42,8 +70,7 @@ impl Findings {
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        let found = Diagnostic::error(code, &self.source, span.clone(), message).help(help);
-        self.list.push(found);
+        self.add(|source| Diagnostic::error(code, source, span.clone(), message).help(help));
     }
 
     /// Adds an error that points at an earlier place too.
@@ -54,9 +81,13 @@ impl Findings {
         first: &Range<usize>,
         message: impl Into<String>,
     ) {
-        let found = Diagnostic::error(code, &self.source, span.clone(), message);
-        self.list
-            .push(found.label(&self.source, first.clone(), "it is here first"));
+        self.add(|source| {
+            Diagnostic::error(code, source, span.clone(), message).label(
+                source,
+                first.clone(),
+                "it is here first",
+            )
+        });
     }
 
     /// A word of the language that this version can't keep.
@@ -69,13 +100,15 @@ impl Findings {
         );
     }
 
-    fn wrong_type(&mut self, node: &Node, expected: &str, help: Option<String>) {
-        let message = format!("expected {expected}, found {}", describe(node));
-        let span = short_span(node, &self.source.text);
-        let found = Diagnostic::error("wrong_type", &self.source, span, message);
-        self.list.push(match help {
-            Some(help) => found.help(help),
-            None => found,
+    pub(super) fn wrong_type(&mut self, node: &Node, expected: &str, help: Option<String>) {
+        self.add(|source| {
+            let message = format!("expected {expected}, found {}", describe(node));
+            let span = short_span(node, &source.text);
+            let found = Diagnostic::error("wrong_type", source, span, message);
+            match help {
+                Some(help) => found.help(help),
+                None => found,
+            }
         });
     }
 }
@@ -224,12 +257,11 @@ pub(super) fn list<T>(
     }
 }
 
-/// One of a few words. `later` are words of the language that this version refuses.
+/// One of a few words.
 pub(super) fn choice<T: Copy>(
     node: &Node,
     found: &mut Findings,
     words: &[(&str, T)],
-    later: &[&str],
 ) -> Option<At<T>> {
     let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let shown = known
@@ -247,13 +279,24 @@ pub(super) fn choice<T: Copy>(
             span: node.span.clone(),
         });
     }
-    if later.contains(&text.as_str()) {
-        found.not_enforced(&node.span, text);
-    } else {
-        let help = nearest(text, &known).map(|word| format!("did you mean `{word}`?"));
-        found.wrong_type(node, &shown, help);
-    }
+    let help = nearest(text, &known).map(|word| format!("did you mean `{word}`?"));
+    found.wrong_type(node, &shown, help);
     None
+}
+
+/// A mapping whose keys the language doesn't know beforehand; a key comes once.
+pub(super) fn pairs<T>(
+    node: &Node,
+    what: &'static str,
+    found: &mut Findings,
+    value: impl Fn(&At<String>, &Node, &mut Findings) -> Option<T>,
+) -> Option<Vec<(At<String>, T)>> {
+    let fields = Fields::of(node, what, found)?;
+    let read = fields.entries.into_iter().filter_map(|(key, node)| {
+        let value = value(&key, node, found)?;
+        Some((key, value))
+    });
+    Some(read.collect())
 }
 
 /// The entries of a mapping, taken one by one; what is left at the end is unknown.
@@ -274,16 +317,24 @@ impl<'n> Fields<'n> {
             return None;
         };
         let mut entries: Vec<(At<String>, &'n Node)> = Vec::with_capacity(pairs.len());
+        let mut places: HashMap<&str, &Range<usize>> = HashMap::with_capacity(pairs.len());
         for (key, value) in pairs {
-            let Some(key) = key_text(key, found) else {
+            let Some(name) = key_text(key, found) else {
                 continue;
             };
-            match entries.iter().find(|(first, _)| first.value == key.value) {
-                Some((first, _)) => {
-                    let message = format!("the key `{}` is given twice", key.value);
-                    found.duplicate("duplicate_key", &key.span, &first.span.clone(), message);
+            match places.entry(name) {
+                Entry::Occupied(first) => {
+                    let message = format!("the key `{name}` is given twice");
+                    found.duplicate("duplicate_key", &key.span, first.get(), message);
                 }
-                None => entries.push((key, value)),
+                Entry::Vacant(place) => {
+                    place.insert(&key.span);
+                    let key = At {
+                        value: name.to_owned(),
+                        span: key.span.clone(),
+                    };
+                    entries.push((key, value));
+                }
             }
         }
         let span = entries.first().map_or_else(
@@ -308,6 +359,26 @@ impl<'n> Fields<'n> {
         Some(self.entries.remove(at).1)
     }
 
+    /// Reads the value of a key that may be left out.
+    pub(super) fn read<T>(
+        &mut self,
+        key: &'static str,
+        found: &mut Findings,
+        value: impl FnOnce(&Node, &mut Findings) -> Option<T>,
+    ) -> Option<T> {
+        self.optional(key).and_then(|node| value(node, found))
+    }
+
+    /// Reads a list that may be left out.
+    pub(super) fn read_list<T>(
+        &mut self,
+        key: &'static str,
+        found: &mut Findings,
+        item: impl Fn(&Node, &mut Findings) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        self.read(key, found, |node, found| list(node, found, item))
+    }
+
     /// The value of a key that must be there.
     pub(super) fn required(&mut self, key: &'static str, found: &mut Findings) -> Option<&'n Node> {
         let node = self.optional(key);
@@ -328,35 +399,37 @@ impl<'n> Fields<'n> {
                 found.not_enforced(&key.span, &key.value);
                 continue;
             }
-            let message = format!(
-                "unknown key `{}` in {}",
-                key.value.escape_default(),
-                self.what
-            );
-            let help = match (key.value.as_str(), nearest(&key.value, &self.known)) {
-                ("<<", _) => {
-                    "merge keys are not part of the language; write the keys out".to_owned()
-                }
-                (_, Some(near)) => format!("did you mean `{near}`?"),
-                ("hosts" | "ips" | "ports" | "private", None) => {
-                    "it belongs under `to:`".to_owned()
-                }
-                ("methods" | "paths" | "encoded_slash", None) => {
-                    "it belongs under `http:`".to_owned()
-                }
-                _ => format!("the keys of {} are: {}", self.what, self.known.join(", ")),
-            };
-            found.error_help("unknown_key", &key.span, message, help);
+            found.add(|source| self.unknown_key(key, source));
         }
+    }
+
+    fn unknown_key(&self, key: &At<String>, source: &Arc<Source>) -> Diagnostic {
+        let message = format!(
+            "unknown key `{}` in {}",
+            key.value.escape_default(),
+            self.what
+        );
+        let help = match (key.value.as_str(), nearest(&key.value, &self.known)) {
+            ("<<", _) => "merge keys are not part of the language; write the keys out".to_owned(),
+            (_, Some(near)) => format!("did you mean `{near}`?"),
+            ("hosts" | "ips" | "ports" | "private", None) => "it belongs under `to:`".to_owned(),
+            (
+                "methods" | "paths" | "encoded_slash" | "query" | "headers" | "content_types"
+                | "max_body" | "websocket" | "grpc" | "git" | "graphql" | "mcp",
+                None,
+            ) => "it belongs under `http:`".to_owned(),
+            ("rate" | "concurrency" | "request_body" | "response_body" | "duration", None) => {
+                "it belongs under `limits:`".to_owned()
+            }
+            _ => format!("the keys of {} are: {}", self.what, self.known.join(", ")),
+        };
+        Diagnostic::error("unknown_key", source, key.span.clone(), message).help(help)
     }
 }
 
-fn key_text(key: &Node, found: &mut Findings) -> Option<At<String>> {
+fn key_text<'n>(key: &'n Node, found: &mut Findings) -> Option<&'n str> {
     match &key.kind {
-        Kind::Scalar { text, .. } => Some(At {
-            value: text.clone(),
-            span: key.span.clone(),
-        }),
+        Kind::Scalar { text, .. } => Some(text),
         Kind::List(_) | Kind::Map(_) => {
             found.wrong_type(key, "a key (text)", None);
             None

@@ -3,9 +3,14 @@
 /// The candidate with the fewest edits, if it is near enough that a person may have meant it. Case
 /// doesn't count.
 pub(crate) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(1);
+    let length = word.chars().count();
+    let limit = (length / 3).max(1);
     let mut best: Option<(usize, &'a str)> = None;
     for candidate in candidates {
+        // Each character too many is an edit.
+        if candidate.chars().count().abs_diff(length) > limit {
+            continue;
+        }
         let distance = edits(&word.to_lowercase(), &candidate.to_lowercase());
         if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));
@@ -68,5 +73,6 @@ mod tests {
         assert_eq!(nearest("Action", &keys), Some("action"));
         assert_eq!(nearest("credentials", &keys), Some("credential"));
         assert_eq!(nearest("colour", &keys), None);
+        assert_eq!(nearest(&"action".repeat(1_000_000), &keys), None);
     }
 }

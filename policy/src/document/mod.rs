@@ -3,16 +3,19 @@
 //! What a host or a path pattern may be is decided in [`crate::compile`]. Everything found here is
 //! collected, so that a person sees all mistakes of a file at once.
 
+mod amounts;
 mod decode;
 mod fields;
 mod fuzzy;
 mod spec;
 mod yaml;
 
-pub(crate) use self::decode::decode;
+pub(crate) use self::decode::{decode, decode_cases, decode_includes};
 pub(crate) use self::fields::Findings;
 pub(crate) use self::fuzzy::nearest;
 pub(crate) use self::spec::{
-    Action, At, CredentialEntry, EncodedSlash, Expectation, ExposeSpec, HeaderSpec, HttpSpec,
-    PolicySpec, RequestMap, RequestSpec, RuleSpec, SourceSpec, TestSpec,
+    Action, AskReuse, AskSpec, At, BudgetPer, BudgetSpec, CredentialEntry, EncodedSlash,
+    Expectation, ExposeSpec, GitOperation, GitSpec, GrpcSpec, HeaderSpec, HttpSpec, LimitsSpec,
+    Mode, PolicySpec, RequestMap, RequestSpec, RuleSpec, SourceSpec, TestSpec, TlsHandling,
+    ValuesSpec, VaultSpec,
 };

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use serde_saphyr::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, ScanError, Span};
 
+use crate::diagnostic::MAX_FINDINGS;
 use crate::{Diagnostic, Source};
 
-/// Bytes of one source. Ten thousand wordy rules take about two megabytes.
-const MAX_SOURCE: usize = 16 * 1024 * 1024;
+/// Keys, values and collections of one source. Each takes some hundred bytes until the source is
+/// compiled; a rule has about twenty.
+const MAX_NODES: usize = 2_000_000;
 /// Nested collections. The language itself needs six.
 const MAX_DEPTH: usize = 32;
 
@@ -38,19 +40,11 @@ pub(super) enum Kind {
 
 /// The root of the only document; `None` when there is none.
 pub(super) fn parse(source: &Arc<Source>) -> Result<Option<Node>, Vec<Diagnostic>> {
-    if source.text.len() > MAX_SOURCE {
-        let message = format!("the file is larger than {MAX_SOURCE} bytes");
-        return Err(vec![Diagnostic::error(
-            "file_too_large",
-            source,
-            0..0,
-            message,
-        )]);
-    }
     let mut builder = Builder {
         source,
         open: Vec::new(),
         root: None,
+        nodes: 0,
         found: Vec::new(),
     };
     let mut parser = Parser::new_from_str_with_options(&source.text, options());
@@ -61,6 +55,19 @@ pub(super) fn parse(source: &Arc<Source>) -> Result<Option<Node>, Vec<Diagnostic
                 builder.found.push(syntax_error(source, &error));
                 break;
             }
+        }
+        if builder.nodes > MAX_NODES {
+            let end = source.text.len();
+            let message = format!("the file has more than {MAX_NODES} keys, values and lists");
+            let found = Diagnostic::error("file_too_large", source, end..end, message);
+            builder
+                .found
+                .push(found.help("split it into several policies"));
+            break;
+        }
+        // One more than is kept, so that the reader is told.
+        if builder.found.len() > MAX_FINDINGS {
+            break;
         }
     }
     if builder.found.is_empty() {
@@ -105,6 +112,7 @@ struct Builder<'a> {
     source: &'a Arc<Source>,
     open: Vec<Open>,
     root: Option<Node>,
+    nodes: usize,
     found: Vec<Diagnostic>,
 }
 
@@ -188,6 +196,7 @@ impl Builder<'_> {
     }
 
     fn place(&mut self, node: Node) {
+        self.nodes += 1;
         match self.open.last_mut() {
             Some(open) => open.children.push(node),
             None => self.root = Some(node),

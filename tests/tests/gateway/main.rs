@@ -14,6 +14,7 @@ mod headers;
 mod http2;
 mod isolation;
 mod link;
+mod policy_content;
 mod policy_http;
 mod policy_load;
 mod raw;

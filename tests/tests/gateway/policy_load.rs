@@ -36,6 +36,29 @@ fn c15_what_cannot_be_enforced_is_not_loaded() {
 }
 
 #[test]
+fn b014_a_policy_that_this_gateway_cannot_keep_is_refused_whole() {
+    let world = World::new("");
+    for (keys, word) in [
+        ("tls: passthrough", "tls: passthrough"),
+        ("http: { websocket: allow }", "websocket: allow"),
+        ("limits: { rate: 10/s }", "rate"),
+        ("limits: { concurrency: 1 }", "concurrency"),
+        ("protocol: udp", "protocol: udp"),
+    ] {
+        let rules = format!(
+            "rules:\n  - {{ id: x, action: allow, to: {{ hosts: [a.test], ports: [443] }}, {keys} }}\n"
+        );
+        let refused = world.refused(&rules);
+        assert_eq!(refused.code, "policy", "{rules}: {refused:?}");
+        let message = &refused.message;
+        assert!(
+            message.contains("error[not_enforced]") && message.contains(word),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn b015_a_policy_without_rules_allows_nothing() {
     for rules in ["", "rules: []\n"] {
         let world = World::new(rules);

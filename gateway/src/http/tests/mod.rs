@@ -4,6 +4,7 @@
 //! it are the real TLS, policy, credentials, upstream and audit log.
 
 mod bridge;
+mod content;
 mod denials;
 mod hostile_http2;
 mod smuggling;

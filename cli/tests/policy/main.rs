@@ -1,0 +1,15 @@
+//! `outgate policy` from outside: the built program, files in a folder, standard output and exit
+//! codes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod check;
+mod desk;
+mod explain;
+mod logs;
+mod show;
+mod test;

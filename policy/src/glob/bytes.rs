@@ -1,0 +1,44 @@
+//! A set of bytes, as a character class of a glob is one.
+
+/// One bit for each of the 256 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ByteSet([u64; 4]);
+
+impl ByteSet {
+    /// The set of the bytes for which this holds.
+    pub(crate) fn of(holds: impl Fn(u8) -> bool) -> Self {
+        let mut set = Self::default();
+        for byte in 0..=u8::MAX {
+            if holds(byte) {
+                set.insert(byte);
+            }
+        }
+        set
+    }
+
+    pub(crate) fn insert(&mut self, byte: u8) {
+        let [first, second, third, fourth] = &mut self.0;
+        let word = match byte >> 6 {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        };
+        *word |= 1 << (byte & 63);
+    }
+
+    pub(crate) fn contains(&self, byte: u8) -> bool {
+        let [first, second, third, fourth] = self.0;
+        let word = match byte >> 6 {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        };
+        word >> (byte & 63) & 1 == 1
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
+        (0..=u8::MAX).filter(move |byte| self.contains(*byte))
+    }
+}
