@@ -3,6 +3,7 @@
 
 mod bench;
 mod demo;
+mod fuzz;
 mod kernel;
 mod place;
 mod setup;
@@ -43,6 +44,8 @@ enum Task {
     Ci,
     /// Formatting and lints only
     Lint,
+    /// Build the fuzz targets and run each for a short while
+    Fuzz(fuzz::FuzzArguments),
 }
 
 fn main() -> ExitCode {
@@ -66,5 +69,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Kernel => kernel::run(&place),
         Task::Ci => suite::ci(&place),
         Task::Lint => suite::lint(&place),
+        Task::Fuzz(options) => fuzz::run(&place, &options),
     }
 }

@@ -55,6 +55,11 @@ impl Place {
         &self.cache
     }
 
+    /// Where cargo builds.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// A program that cargo built.
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {

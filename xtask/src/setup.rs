@@ -23,11 +23,13 @@ const PACKAGES: &[Package] = &[
     ("openssl", "openssl"),
     ("iproute2", "ip"),
     ("ca-certificates", "update-ca-certificates"),
-    ("build-essential", "cc"),
+    // libFuzzer is C++.
+    ("build-essential", "c++"),
 ];
 
-/// The target of the static PID 1. Naming it keeps `crt-static` away from build scripts.
-const PID1_TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The target of the static PID 1 and of the fuzz targets. Naming it keeps their flags away from
+/// build scripts.
+pub(crate) const NATIVE_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Another installation that is under way is waited for, up to five minutes.
 const LOCK_WAIT: [&str; 2] = ["-o", "DPkg::Lock::Timeout=300"];
@@ -116,11 +118,11 @@ fn pid1(place: &Place) -> Result<()> {
     must(
         place
             .cargo(["build", "--package", "outgate-pid1", "--profile", "pid1"])
-            .args(["--target", PID1_TARGET])
+            .args(["--target", NATIVE_TARGET])
             .env("RUSTFLAGS", "-C target-feature=+crt-static")
             .env("CARGO_TARGET_DIR", &target),
     )?;
-    let built = target.join(PID1_TARGET).join("pid1/outgate-pid1");
+    let built = target.join(NATIVE_TARGET).join("pid1/outgate-pid1");
     let program = std::fs::read(&built).with_context(|| format!("no `{}`", built.display()))?;
     let folder = place.cache().join("pid1");
     let installed = folder.join("outgate-pid1");

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 
+use crate::fuzz::{self, FuzzArguments};
 use crate::place::{Place, Profile, installed};
 use crate::setup;
 use crate::step::{human, must, step};
@@ -15,6 +16,12 @@ pub(crate) struct TestArguments {
     /// Only tests whose name contains this text
     filter: Option<String>,
 }
+
+/// Enough to meet again what was met before, and now and then something new.
+const SHORT_FUZZING: FuzzArguments = FuzzArguments {
+    targets: Vec::new(),
+    seconds: 10,
+};
 
 /// Set-up and everything that must hold.
 pub(crate) fn test(place: &Place, options: &TestArguments) -> Result<()> {
@@ -28,6 +35,7 @@ pub(crate) fn test(place: &Place, options: &TestArguments) -> Result<()> {
     })?;
     step("tests", || run_tests(place, options.filter.as_deref()))?;
     if options.filter.is_none() {
+        fuzz::run(place, &SHORT_FUZZING)?;
         step("documentation examples", || {
             must(&mut place.cargo(["test", "--workspace", "--doc"]))
         })?;
@@ -66,6 +74,9 @@ pub(crate) fn lint(place: &Place) -> Result<()> {
             "--deny",
             "warnings",
         ]))
+    })?;
+    step("formatting and lints of the fuzz targets", || {
+        fuzz::lint(place)
     })
 }
 
