@@ -15,6 +15,8 @@ pub(crate) enum Code {
     CheckFailed = 1,
     /// The command line is wrong, a policy file doesn't load, or an audit log can't be read.
     Usage = 2,
+    /// `policy diff`: the new policy allows something that the old one doesn't.
+    AllowsMore = 3,
     /// Something that this machine needs is missing: `outgate doctor` says what.
     Environment = 121,
     /// The image can't be built or read.

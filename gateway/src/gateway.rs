@@ -150,7 +150,12 @@ impl Gateway {
         link: OwnedFd,
     ) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
-        let loaded = Policy::load(&registration.policy);
+        // A sandbox that no policy selects has none, and reaches nothing.
+        let loaded = if registration.policy.is_empty() {
+            Ok(Policy::none())
+        } else {
+            Policy::load(&registration.policy)
+        };
         let enforceable = loaded.and_then(|policy| policy.require(ENFORCED).map(|()| policy));
         let policy = match enforceable {
             Ok(policy) => policy,

@@ -186,15 +186,20 @@ pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
     /// `Err` when there is any error among the findings.
-    pub(crate) fn check(mut found: Vec<Diagnostic>) -> Result<(), Self> {
+    pub(crate) fn check(found: Vec<Diagnostic>) -> Result<(), Self> {
         if found
             .iter()
             .all(|diagnostic| diagnostic.severity != Severity::Error)
         {
             return Ok(());
         }
+        Err(Self::sorted(found))
+    }
+
+    /// For findings of which the caller knows that one is an error.
+    pub(crate) fn sorted(mut found: Vec<Diagnostic>) -> Self {
         found.sort_by(|a, b| (&a.source.name, a.span.start).cmp(&(&b.source.name, b.span.start)));
-        Err(Self(found))
+        Self(found)
     }
 
     /// In the order of the text.

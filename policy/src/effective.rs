@@ -417,7 +417,8 @@ impl fmt::Display for EffectiveRule {
     }
 }
 
-fn budget_text(budget: &Budget) -> String {
+/// A budget as a policy writes it.
+pub(crate) fn budget_text(budget: &Budget) -> String {
     let per = if budget.shared { "policy" } else { "sandbox" };
     let mut parts = vec![
         format!("name: {}", name(&budget.name)),
@@ -437,7 +438,8 @@ fn budget_text(budget: &Budget) -> String {
     parts.join(", ")
 }
 
-fn limits_text(limits: &Limits) -> String {
+/// Limits as a policy writes them.
+pub(crate) fn limits_text(limits: &Limits) -> String {
     let rate = limits.rate.map(|rate| {
         let unit = match rate.per.as_secs() {
             1 => "s",

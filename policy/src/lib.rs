@@ -37,6 +37,7 @@ mod admit;
 mod authority;
 mod body;
 mod canonical;
+mod compare;
 mod compile;
 mod content;
 mod credential;
@@ -48,6 +49,7 @@ mod document;
 mod effective;
 mod explain;
 mod feature;
+mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -70,6 +72,7 @@ mod yaml_text;
 pub use address::AddressClass;
 pub use authority::{Authority, Destination, Protocol};
 pub use canonical::{CanonicalRequest, MAX_TARGET, QueryPairs, Reject, RequestParts, RequestUrl};
+pub use compare::{Answer, Aspect, Beside, Change, Difference, Extent, Region, Undecided, Within};
 pub use content::Needs;
 pub use credential::{
     CredentialName, CredentialSource, CredentialSpec, Expose, HeaderAttach, Shape,
@@ -82,6 +85,7 @@ pub use effective::{
 };
 pub use explain::{Considered, Explanation};
 pub use feature::Feature;
+pub use format::format;
 pub use host::{Host, HostError};
 pub use limits::{AskTerms, Budget, Limits, Rate};
 pub use policy::Policy;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// What the requests of one rule may use, per sandbox. `None` is unlimited.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Limits {
     /// Requests per time.
@@ -27,7 +27,7 @@ pub struct Limits {
 }
 
 /// So many in a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rate {
     /// How many, from 1.
     pub count: u64,
@@ -36,7 +36,7 @@ pub struct Rate {
 }
 
 /// How a person is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AskTerms {
     /// How long the request waits; then it is denied.
     pub timeout: Duration,

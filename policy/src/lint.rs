@@ -350,8 +350,15 @@ const METHODS: [&str; 16] = [
     "SEARCH",
 ];
 
+/// Steps of a comparison of patterns that aren't the same.
+const AUTOMATA: usize = 5_000;
+
 /// About how many steps [`covers`] takes.
 fn comparing(outer: &Rule, inner: &Rule) -> usize {
+    let differ = inner.paths.is_some()
+        && outer.paths.is_some()
+        && !has_same_paths(outer, inner)
+        && covers_all_but_paths(outer, inner);
     let paths = |rule| globs(rule).map_or(0, <[PathGlob]>::len);
     let methods = |rule: &Rule| rule.methods.as_ref().map_or(0, Vec::len);
     [
@@ -360,6 +367,7 @@ fn comparing(outer: &Rule, inner: &Rule) -> usize {
         inner.ports.as_ref().map_or(0, Vec::len),
         methods(inner).saturating_mul(methods(outer)),
         paths(inner).saturating_mul(paths(outer)),
+        if differ { AUTOMATA } else { 0 },
     ]
     .into_iter()
     .fold(1, usize::saturating_add)
@@ -367,6 +375,10 @@ fn comparing(outer: &Rule, inner: &Rule) -> usize {
 
 /// Whether every request that `inner` matches is matched by `outer`: exact where it says yes.
 fn covers(outer: &Rule, inner: &Rule) -> bool {
+    covers_all_but_paths(outer, inner) && covers_paths(outer, inner)
+}
+
+fn covers_all_but_paths(outer: &Rule, inner: &Rule) -> bool {
     inner.can_match()
         && outer.can_match()
         && inner.protocols.without(outer.protocols).is_empty()
@@ -375,12 +387,28 @@ fn covers(outer: &Rule, inner: &Rule) -> bool {
         && covers_ports(outer, inner)
         && covers_content(outer, inner)
         && within(inner.methods.as_deref(), outer.methods.as_deref())
-        && within(globs(inner), globs(outer))
         && inner.hosts.iter().all(|host| outer.covers_host(host))
         && inner
             .ips
             .iter()
             .all(|network| outer.covers_network(network))
+}
+
+/// The costly one, so the last: patterns that aren't the same are compared as automata.
+fn covers_paths(outer: &Rule, inner: &Rule) -> bool {
+    match (&inner.paths, &outer.paths) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(_), Some(_)) if has_same_paths(outer, inner) => true,
+        (Some(narrow), Some(wide)) if inner.is_deny() => {
+            narrow.within_any_reading(wide) == Some(true)
+        }
+        (Some(narrow), Some(wide)) => narrow.within(wide) == Some(true),
+    }
+}
+
+fn has_same_paths(outer: &Rule, inner: &Rule) -> bool {
+    within(globs(inner), globs(outer))
 }
 
 fn globs(rule: &Rule) -> Option<&[PathGlob]> {

@@ -110,7 +110,7 @@ fn complain(findings: &[Finding]) -> Outcome {
 /// Writes beside the file and moves over it, so that nobody ever sees half of it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let path = fs::canonicalize(path)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let folder = path.parent().unwrap_or_else(|| Path::new("/"));
     let mut fresh = NamedTempFile::new_in(folder)?;
     fresh.write_all(text.as_bytes())?;
     fresh

@@ -5,8 +5,10 @@
 //! logs is escaped before it reaches a terminal.
 
 mod check;
+mod diff;
 mod explain;
 mod findings;
+mod fmt;
 mod junit;
 mod logs;
 mod presets;
@@ -18,12 +20,13 @@ mod schema;
 mod show;
 mod suggest;
 mod test;
+mod within;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
-pub(crate) use self::read::{load, read};
+pub(crate) use self::read::{load, select};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
@@ -35,6 +38,12 @@ pub(crate) enum PolicyCommand {
     Explain(Box<explain::ExplainArgs>),
     /// Print the effective policy, every rule with its place
     Show(show::ShowArgs),
+    /// Say exactly what becomes allowed and what becomes denied
+    Diff(diff::DiffArgs),
+    /// Prove that a policy allows nothing that a baseline doesn't
+    Within(within::WithinArgs),
+    /// Write policy files in the one layout
+    Fmt(fmt::FmtArgs),
     /// Say which recorded requests a policy would decide otherwise
     Replay(replay::ReplayArgs),
     /// Write the rules that would have allowed what was denied
@@ -52,6 +61,9 @@ impl PolicyCommand {
             Self::Test(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Show(args) => args.run(),
+            Self::Diff(args) => args.run(),
+            Self::Within(args) => args.run(),
+            Self::Fmt(args) => args.run(),
             Self::Replay(args) => args.run(),
             Self::Suggest(args) => args.run(),
             Self::Presets(args) => args.run(),

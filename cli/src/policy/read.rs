@@ -3,6 +3,7 @@
 //! Every command reads here, so that `-`, a folder or a file of another encoding means the same to
 //! all of them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,18 +23,57 @@ const PRESET: &str = "preset:";
 /// What standard input is called in messages.
 const STDIN_NAME: &str = "<stdin>";
 
-/// Reads policy files as layers, the first one the most general.
+/// Reads policy files as layers, the first one the most general. A folder stands for those of its
+/// policies that select a sandbox with these labels. Every file of the folder has to load: one that
+/// doesn't could have been meant to narrow.
+///
+/// # Errors
+/// A [`Failure`] with [`Code::Usage`] for a file that can't be read, or of a folder that doesn't load.
+pub(crate) fn select(
+    paths: &[PathBuf],
+    labels: &BTreeMap<String, String>,
+) -> Result<Vec<Source>, Failure> {
+    let mut reader = Reader::default();
+    let mut chosen = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            chosen.extend(read_with(&mut reader, [path])?);
+            continue;
+        }
+        for source in read_with(&mut reader, &policies_in(path)?)? {
+            let policy = load(std::slice::from_ref(&source))?;
+            if policy.has_selection() && policy.selects(labels) {
+                chosen.push(source);
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+/// The policy files of a folder, by name; what is in folders below is not looked at.
+fn policies_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let unreadable = |error: io::Error| {
+        let name = printable(&name_of(folder)).to_string();
+        Failure::new(Code::Usage, format!("`{name}` can't be read: {error}"))
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path
+            .extension()
+            .is_some_and(|end| end == "yaml" || end == "yml")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads policy files as layers, where other things are read as well.
 ///
 /// # Errors
 /// A [`Failure`] with [`Code::Usage`] for a file that can't be read.
-pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Source>, Failure> {
-    read_with(&mut Reader::default(), paths)
-}
-
-/// As [`read`], where other things are read as well.
-///
-/// # Errors
-/// As [`read`].
 pub(super) fn read_with<'a>(
     reader: &mut Reader,
     paths: impl IntoIterator<Item = &'a PathBuf>,
@@ -266,6 +306,35 @@ mod tests {
             Reader::default().read(&path).unwrap().text.len() as u64,
             MAX_BYTES
         );
+    }
+
+    #[test]
+    fn a_folder_stands_for_the_policies_that_select_the_sandbox() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("a.yaml", "version: 1\nsandboxes: { labels: { team: a } }\n");
+        write(
+            "b.yml",
+            "version: 1\nsandboxes: { labels: { tier: dev } }\n",
+        );
+        write("everybody.yaml", "version: 1\n");
+        write("notes.txt", "no policy");
+        let folder = [dir.path().to_owned()];
+        let names = |labels: &[(&str, &str)]| -> Vec<String> {
+            let labels = labels.iter();
+            let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let sources = select(&folder, &labels.collect()).unwrap();
+            let name = |source: Source| source.name.rsplit('/').next().unwrap().to_owned();
+            sources.into_iter().map(name).collect()
+        };
+        assert_eq!(names(&[("team", "a")]), ["a.yaml"]);
+        assert_eq!(
+            names(&[("team", "a"), ("tier", "dev")]),
+            ["a.yaml", "b.yml"]
+        );
+        assert!(names(&[]).is_empty());
+        write("broken.yaml", "version: 2\n");
+        assert!(select(&folder, &BTreeMap::new()).is_err());
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::gateway::UpstreamArgs;
 /// code through, and removes everything at the end.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Policy file; give it several times to add layers, all of which must allow a request
+    /// Policy file, `preset:NAME`, or a folder of policies that select sandboxes by label; give it
+    /// several times to add layers, all of which must allow a request
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) policy: Vec<PathBuf>,
     /// Guest image: `default`, `debian:SUITE+PACKAGE,…`, or the path of a folder or image file

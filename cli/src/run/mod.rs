@@ -99,6 +99,9 @@ struct Prepared {
 
 async fn run(args: RunArgs, reporter: &Reporter) -> anyhow::Result<Outcome> {
     let prepared = prepare(&args)?;
+    if prepared.sources.is_empty() {
+        reporter.warning("no policy selects this sandbox, so it reaches nothing; see --label");
+    }
     let interrupted = stdio::interrupted()?;
     tokio::select! {
         outcome = start_and_run(&args, &prepared, reporter) => outcome,
@@ -107,8 +110,10 @@ async fn run(args: RunArgs, reporter: &Reporter) -> anyhow::Result<Outcome> {
 }
 
 fn prepare(args: &RunArgs) -> anyhow::Result<Prepared> {
-    let sources = policy::read(&args.policy)?;
-    policy::load(&sources)?;
+    let sources = policy::select(&args.policy, &args.labels())?;
+    if !sources.is_empty() {
+        policy::load(&sources)?;
+    }
     if args.tty && !terminal::is_interactive() {
         let message = "-t needs a terminal on standard input and output; leave it out";
         return Err(Failure::new(Code::Usage, message).into());

@@ -8,8 +8,10 @@
 )]
 
 mod check;
+mod compare;
 mod desk;
 mod explain;
+mod fmt;
 mod logs;
 mod show;
 mod test;

@@ -328,7 +328,7 @@ pub(crate) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(tchar)
 }
 
-fn check_method(method: &str) -> Result<(), Reject> {
+pub(crate) fn check_method(method: &str) -> Result<(), Reject> {
     if !is_token(method) || method.len() > MAX_METHOD {
         let detail = format!("`{}` is no method", method.escape_default());
         return Err(Reject::new(Reason::BadRequest, detail));

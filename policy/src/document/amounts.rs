@@ -156,6 +156,7 @@ mod tests {
 
     use super::*;
     use crate::Source;
+    use crate::document::Style;
 
     fn scalar(text: &str) -> (Node, Findings) {
         let kind = Kind::Scalar {
@@ -166,6 +167,7 @@ mod tests {
         (
             Node {
                 span: 0..text.len(),
+                style: Style::Plain,
                 kind,
             },
             Findings::new(source),

@@ -142,17 +142,24 @@ fn is_boolean(text: &str) -> bool {
 
 fn is_number(text: &str) -> bool {
     let digits = text.trim_start_matches(['+', '-']).replace('_', "");
-    digits.parse::<f64>().is_ok()
-        || digits.starts_with("0x")
-        || digits.starts_with("0o")
-        || digits.starts_with(".inf")
+    let based = |prefix: &str, base: u32| {
+        let digits = digits.strip_prefix(prefix).unwrap_or_default();
+        !digits.is_empty() && digits.chars().all(|c| c.is_digit(base))
+    };
+    digits.parse::<f64>().is_ok() || based("0x", 16) || based("0o", 8) || digits == ".inf"
+}
+
+/// Whether the loader reads this text one way without quotes and another way in quotes. Such a text
+/// has no blanks and no signs of YAML's syntax.
+pub(crate) fn quotes_matter(text: &str) -> bool {
+    is_null(text) || is_boolean(text) || is_number(text)
 }
 
 /// Text. Plain words that YAML readers take for something else must be quoted.
 pub(super) fn text(node: &Node, found: &mut Findings) -> Option<At<String>> {
     match &node.kind {
         Kind::Scalar { text, plain } => {
-            if *plain && (is_null(text) || is_boolean(text) || is_number(text)) {
+            if *plain && quotes_matter(text) {
                 let help = (!is_null(text)).then(|| format!("write it in quotes: \"{text}\""));
                 found.wrong_type(node, "text", help);
                 return None;

@@ -11,7 +11,7 @@ mod spec;
 mod yaml;
 
 pub(crate) use self::decode::{decode, decode_cases, decode_includes};
-pub(crate) use self::fields::Findings;
+pub(crate) use self::fields::{Findings, quotes_matter};
 pub(crate) use self::fuzzy::nearest;
 pub(crate) use self::spec::{
     Action, AskReuse, AskSpec, At, BudgetPer, BudgetSpec, CredentialEntry, EncodedSlash,
@@ -19,3 +19,4 @@ pub(crate) use self::spec::{
     Mode, PolicySpec, RequestMap, RequestSpec, RuleSpec, SourceSpec, TestSpec, TlsHandling,
     ValuesSpec, VaultSpec,
 };
+pub(crate) use self::yaml::{Commented, Kind, MAX_DEPTH, Node, Style, parse_commented};

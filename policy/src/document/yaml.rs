@@ -6,7 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde_saphyr::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, ScanError, Span};
+use serde_saphyr::granit_parser::{
+    Event, Marker, Options, Parser, ScalarStyle, ScanError, Span, StructureStyle,
+};
 
 use crate::diagnostic::MAX_FINDINGS;
 use crate::{Diagnostic, Source};
@@ -14,20 +16,38 @@ use crate::{Diagnostic, Source};
 /// Keys, values and collections of one source. Each takes some hundred bytes until the source is
 /// compiled; a rule has about twenty.
 const MAX_NODES: usize = 2_000_000;
-/// Nested collections. The language itself needs six.
-const MAX_DEPTH: usize = 32;
+/// Nested block collections, and nested flow collections in them. The language itself needs six.
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// A YAML node.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Bytes of a scalar; of a collection, its first byte up to where it ends.
-    pub(super) span: Range<usize>,
-    pub(super) kind: Kind,
+    pub(crate) span: Range<usize>,
+    /// How it is written. It means nothing; the formatter keeps some of it.
+    pub(crate) style: Style,
+    pub(crate) kind: Kind,
+}
+
+/// The ways to write a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    Plain,
+    /// In single or double quotes.
+    Quoted,
+    /// `|`
+    Literal,
+    /// `>`
+    Folded,
+    /// A collection by indentation.
+    Block,
+    /// A collection in brackets or braces, or a lone pair in a list in brackets.
+    Flow,
 }
 
 /// What a node is.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Text and whether it was written without quotes.
     Scalar {
         text: String,
@@ -40,14 +60,37 @@ pub(super) enum Kind {
 
 /// The root of the only document; `None` when there is none.
 pub(super) fn parse(source: &Arc<Source>) -> Result<Option<Node>, Vec<Diagnostic>> {
+    read(source, false).map(|text| text.root)
+}
+
+/// As [`parse`], with the comments. What [`parse`] refuses is refused with the same words.
+pub(crate) fn parse_commented(source: &Arc<Source>) -> Result<Commented, Vec<Diagnostic>> {
+    let mut read = match read(source, true) {
+        Ok(read) => read,
+        Err(found) => return Err(parse(source).err().unwrap_or(found)),
+    };
+    // The comment behind `|` arrives after the text below it.
+    read.comments.sort_by_key(|span| span.start);
+    Ok(read)
+}
+
+/// A document and the bytes of its comments, `#` included, in the order of the text.
+#[derive(Debug)]
+pub(crate) struct Commented {
+    pub(crate) root: Option<Node>,
+    pub(crate) comments: Vec<Range<usize>>,
+}
+
+fn read(source: &Arc<Source>, comments: bool) -> Result<Commented, Vec<Diagnostic>> {
     let mut builder = Builder {
         source,
         open: Vec::new(),
         root: None,
         nodes: 0,
+        comments: Vec::new(),
         found: Vec::new(),
     };
-    let mut parser = Parser::new_from_str_with_options(&source.text, options());
+    let mut parser = Parser::new_from_str_with_options(&source.text, options(comments));
     while let Some(next) = parser.next_event() {
         match next {
             Ok((event, span)) => builder.accept(event, &span),
@@ -71,19 +114,24 @@ pub(super) fn parse(source: &Arc<Source>) -> Result<Option<Node>, Vec<Diagnostic
         }
     }
     if builder.found.is_empty() {
-        Ok(builder.root)
+        Ok(Commented {
+            root: builder.root,
+            comments: builder.comments,
+        })
     } else {
         Err(builder.found)
     }
 }
 
-fn options() -> Options {
+fn options(comments: bool) -> Options {
     let mut options = Options::default();
     options.disallow_directives = true;
     options.emit_unresolved_aliases = true;
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
-    options.set_emit_comments(false);
+    options.set_emit_comments(comments);
+    // The size of the source bounds them.
+    options.max_buffered_comment_events = usize::MAX;
     options
 }
 
@@ -105,6 +153,7 @@ fn offset(marker: &Marker) -> usize {
 #[derive(Debug)]
 struct Open {
     start: usize,
+    style: Style,
     children: Vec<Node>,
 }
 
@@ -113,6 +162,7 @@ struct Builder<'a> {
     open: Vec<Open>,
     root: Option<Node>,
     nodes: usize,
+    comments: Vec<Range<usize>>,
     found: Vec<Diagnostic>,
 }
 
@@ -122,19 +172,29 @@ impl Builder<'_> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_extras(anchor, tag.is_some(), &range);
-                let plain = style == ScalarStyle::Plain;
+                let style = match style {
+                    ScalarStyle::Plain => Style::Plain,
+                    ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
+                    ScalarStyle::Literal => Style::Literal,
+                    ScalarStyle::Folded => Style::Folded,
+                };
                 self.place(Node {
                     span: range,
+                    style,
                     kind: Kind::Scalar {
                         text: text.into_owned(),
-                        plain,
+                        plain: style == Style::Plain,
                     },
                 });
             }
-            Event::SequenceStart(_, anchor, tag) | Event::MappingStart(_, anchor, tag) => {
+            Event::SequenceStart(style, anchor, tag) | Event::MappingStart(style, anchor, tag) => {
                 self.refuse_extras(anchor, tag.is_some(), &range);
                 self.open.push(Open {
                     start: range.start,
+                    style: match style {
+                        StructureStyle::Block => Style::Block,
+                        StructureStyle::Flow => Style::Flow,
+                    },
                     children: Vec::new(),
                 });
             }
@@ -149,9 +209,11 @@ impl Builder<'_> {
                 // Keeps the tree in shape for the rest of the walk; nothing is loaded anyway.
                 self.place(Node {
                     span: range,
+                    style: Style::Flow,
                     kind: Kind::List(Vec::new()),
                 });
             }
+            Event::Comment(..) => self.comments.push(range),
             Event::DocumentStart(..) if self.root.is_some() => {
                 self.refuse(
                     "yaml_documents",
@@ -187,9 +249,15 @@ impl Builder<'_> {
     }
 
     fn close(&mut self, end: usize, kind: impl FnOnce(Vec<Node>) -> Kind) {
-        if let Some(Open { start, children }) = self.open.pop() {
+        if let Some(open) = self.open.pop() {
+            let Open {
+                start,
+                style,
+                children,
+            } = open;
             self.place(Node {
                 span: start..end.max(start),
+                style,
                 kind: kind(children),
             });
         }

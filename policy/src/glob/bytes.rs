@@ -16,6 +16,28 @@ impl ByteSet {
         set
     }
 
+    /// The set of one byte.
+    pub(crate) fn of_one(byte: u8) -> Self {
+        let mut set = Self::default();
+        set.insert(byte);
+        set
+    }
+
+    /// The byte of a set of one.
+    pub(crate) fn only(&self) -> Option<u8> {
+        let mut zeros = 0;
+        let mut found = None;
+        for word in self.0 {
+            match (word.count_ones(), found) {
+                (0, _) => {}
+                (1, None) => found = u8::try_from(zeros + word.trailing_zeros()).ok(),
+                _ => return None,
+            }
+            zeros += 64;
+        }
+        found
+    }
+
     pub(crate) fn insert(&mut self, byte: u8) {
         let [first, second, third, fourth] = &mut self.0;
         let word = match byte >> 6 {

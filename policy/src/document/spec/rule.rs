@@ -9,7 +9,7 @@ use super::{At, HttpSpec};
 use crate::Protocol;
 
 /// What a rule does with a request that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(rename_all = "lowercase")]
 pub(crate) enum Action {
     /// Let it through, unless a deny rule matches.
