@@ -60,6 +60,11 @@ impl Place {
         &self.target
     }
 
+    /// A folder for what cargo builds of a workspace of its own: another one would wait for its lock.
+    pub(crate) fn own_target(&self, name: &str) -> PathBuf {
+        self.target.join(name)
+    }
+
     /// A program that cargo built.
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {

@@ -56,6 +56,7 @@ fn case(place: &Place, kernel: &str, cache: &Path) -> Result<Vec<Figure>> {
         metric: metric.to_owned(),
         value: value.as_secs_f64(),
         unit: "s".to_owned(),
+        target: None,
         conditions: conditions.clone(),
     };
     Ok(vec![

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::Figure;
+use super::{Figure, read_figures};
 use crate::place::{Place, Profile};
 use crate::setup;
 use crate::step::{output, step};
@@ -16,8 +16,5 @@ pub(super) fn measure(place: &Place) -> Result<Vec<Figure>> {
         bench.env("OUTGATE_BIN", place.program(Profile::Release, "outgate"));
         output(&mut bench)
     })?;
-    lines
-        .lines()
-        .map(|line| Ok(serde_json::from_str(line)?))
-        .collect()
+    read_figures(&lines)
 }

@@ -1,7 +1,10 @@
-//! `cargo xtask bench boot|gateway`: figures as a table, or with `--json` one line per figure.
+//! `cargo xtask bench boot|gateway|policy`: figures as a table, or with `--json` one line per figure.
 
 mod boot;
 mod gateway;
+mod policy;
+
+use std::collections::HashSet;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -27,6 +30,8 @@ enum Bench {
     Boot,
     /// Throughput, requests per second and memory of the gateway, next to no gateway at all
     Gateway,
+    /// Load time, memory and time a decision with ten thousand rules, beside Cedar
+    Policy,
 }
 
 /// One measured value; every bench of the project writes this form.
@@ -38,14 +43,35 @@ struct Figure {
     metric: String,
     value: f64,
     unit: String,
+    /// The most that the value should be, where something was promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<f64>,
     conditions: String,
 }
 
+impl Figure {
+    /// `≤ 500`, and whether that was missed.
+    fn target(&self) -> String {
+        match self.target {
+            Some(target) if self.value > target => format!("≤ {target} MISSED"),
+            Some(target) => format!("≤ {target}"),
+            None => String::new(),
+        }
+    }
+}
+
 pub(crate) fn run(place: &Place, options: &BenchArguments) -> Result<()> {
-    setup::run(place)?;
     let figures = match options.what {
-        Bench::Boot => boot::measure(place)?,
-        Bench::Gateway => gateway::measure(place)?,
+        Bench::Boot => {
+            setup::run(place)?;
+            boot::measure(place)?
+        }
+        Bench::Gateway => {
+            setup::run(place)?;
+            gateway::measure(place)?
+        }
+        // Needs no guest, so nothing is set up.
+        Bench::Policy => policy::measure(place)?,
     };
     if options.json {
         for figure in &figures {
@@ -53,37 +79,56 @@ pub(crate) fn run(place: &Place, options: &BenchArguments) -> Result<()> {
         }
         return Ok(());
     }
-    let mut table = Table::new(["case", "subject", "metric", "value", "unit"]);
-    for figure in &figures {
-        let Figure {
-            case,
-            subject,
-            metric,
-            value,
-            unit,
-            ..
-        } = figure;
-        let value = if *value < 100.0 {
-            format!("{value:>10.2}")
+    print_table(&figures);
+    Ok(())
+}
+
+fn print_table(figures: &[Figure]) {
+    let mut table = Table::new(["case", "subject", "metric", "value", "unit", "target"]);
+    for figure in figures {
+        let value = if figure.value < 100.0 {
+            format!("{:>10.2}", figure.value)
         } else {
-            format!("{value:>10.0}")
+            format!("{:>10.0}", figure.value)
         };
         table.row([
-            case.clone(),
-            subject.clone(),
-            metric.clone(),
+            figure.case.clone(),
+            figure.subject.clone(),
+            figure.metric.clone(),
             value,
-            unit.clone(),
+            figure.unit.clone(),
+            figure.target(),
         ]);
     }
     println!("\n{table}");
-    let mut conditions: Vec<_> = figures
-        .iter()
-        .map(|figure| figure.conditions.as_str())
-        .collect();
-    conditions.dedup();
-    for conditions in conditions {
-        println!("  {conditions}");
+    let mut shown = HashSet::new();
+    for figure in figures {
+        if shown.insert(&figure.conditions) {
+            println!("  {}", figure.conditions);
+        }
     }
-    Ok(())
+}
+
+/// Figures that a program wrote, one JSON object a line.
+fn read_figures(lines: &str) -> Result<Vec<Figure>> {
+    lines
+        .lines()
+        .map(|line| Ok(serde_json::from_str(line)?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_with_and_without_a_target_are_read() {
+        let lines = r#"{"bench":"b","case":"c","subject":"s","metric":"m","value":2.5,"unit":"ms","conditions":""}
+{"bench":"b","case":"c","subject":"s","metric":"m","value":2.5,"unit":"ms","target":2.0,"conditions":""}
+{"bench":"b","case":"c","subject":"s","metric":"m","value":0.0,"unit":"","target":0.0,"conditions":""}"#;
+        let figures = read_figures(lines).expect("these are figures");
+        let targets: Vec<_> = figures.iter().map(Figure::target).collect();
+        assert_eq!(targets, ["", "≤ 2 MISSED", "≤ 0"]);
+        read_figures("error").expect_err("this is no figure");
+    }
 }
