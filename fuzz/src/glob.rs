@@ -171,27 +171,32 @@ impl Graph {
     }
 }
 
-/// A class after its opening bracket, and what follows it.
+/// A class after its opening bracket, and what follows it. A `]` in front and a `-` at either end
+/// stand for themselves; in `[a-c-e]` the last end counts.
 fn class(text: &[u8]) -> (Test, &[u8]) {
     let (negated, mut rest) = match text {
         [b'!' | b'^', rest @ ..] => (true, rest),
         _ => (false, text),
     };
-    let mut ranges = Vec::new();
+    let mut ranges: Vec<(u8, u8)> = Vec::new();
+    let mut to = false;
     loop {
-        rest = match rest {
-            [b']', after @ ..] if !ranges.is_empty() => {
-                return (Test::Class { negated, ranges }, after);
-            }
-            [low, b'-', high, after @ ..] if *high != b']' => {
-                ranges.push((*low, *high));
-                after
-            }
-            [one, after @ ..] => {
-                ranges.push((*one, *one));
-                after
-            }
-            [] => panic!("a class is not closed"),
+        let [byte, after @ ..] = rest else {
+            panic!("a class is not closed");
         };
+        rest = after;
+        match (byte, ranges.last_mut()) {
+            (b']', Some(_)) => break,
+            (b'-', Some(_)) if !to => to = true,
+            (byte, Some((_, high))) if to => {
+                *high = *byte;
+                to = false;
+            }
+            (byte, _) => ranges.push((*byte, *byte)),
+        }
     }
+    if to {
+        ranges.push((b'-', b'-'));
+    }
+    (Test::Class { negated, ranges }, rest)
 }

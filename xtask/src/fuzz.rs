@@ -230,7 +230,7 @@ fn shrink(place: &Place, name: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a target's own inputs are; policies that users start from are good ones too.
+/// Where a target's own inputs are; what users start from is good for the loader, too.
 fn seeds(place: &Place, name: &str) -> Result<Vec<PathBuf>> {
     let own = place.workspace().join("fuzz/corpus").join(name);
     ensure!(
@@ -240,7 +240,9 @@ fn seeds(place: &Place, name: &str) -> Result<Vec<PathBuf>> {
     );
     let mut seeds = vec![own];
     if name == "loader" {
-        seeds.push(place.workspace().join("config/policies"));
+        let config = place.workspace().join("config");
+        let folders = ["policies", "presets"].map(|folder| config.join(folder));
+        seeds.extend(folders.into_iter().filter(|folder| folder.is_dir()));
     }
     Ok(seeds)
 }

@@ -174,7 +174,19 @@ fn a_pattern_can_speak_of_it(path: &str) {
     }
 }
 
+/// The crate `url` keeps what looks like the letter of a Windows drive before `..`; the standard
+/// does that for files only.
+fn has_drive_letter(target: &str) -> bool {
+    target.split('/').any(|segment| {
+        let bytes = segment.as_bytes();
+        matches!(bytes, [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
+    })
+}
+
 fn others_read_the_same_path(target: &str, request: &CanonicalRequest) {
+    if has_drive_letter(target) {
+        return;
+    }
     let url = url::Url::parse(&format!("https://a.test{target}")).expect("is a URL to others");
     assert_eq!(url.query().is_some(), request.query().is_some(), "{target}");
     let authority = Authority::parse("a.test", 443).expect("is canonical");
