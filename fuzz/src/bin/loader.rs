@@ -9,7 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use outgate_fuzz::{text, within};
 use outgate_policy::{
-    CanonicalRequest, Destination, Diagnostic, Policy, Protocol, Source, Verdict,
+    CanonicalRequest, Destination, Diagnostic, Policy, Protocol, Source, Verdict, Within, format,
 };
 
 /// For 16 KiB, with coverage counters in everything.
@@ -48,6 +48,14 @@ fn keeps_its_word(policy: &Policy, sources: &[Source]) {
     within(LIMIT, "linting", || policy.lints())
         .iter()
         .for_each(is_well_formed);
+    for source in sources {
+        let formatted = within(LIMIT, "formatting", || format(source));
+        let formatted = formatted.unwrap_or_else(|errors| panic!("{errors}"));
+        let again = format(&Source::new(&source.name, &formatted));
+        assert_eq!(again.as_ref(), Ok(&formatted), "formatted twice");
+    }
+    let itself = within(LIMIT, "comparing", || policy.within(policy));
+    assert!(!matches!(itself, Within::Counterexample { .. }), "{itself}");
     let outcomes = within(LIMIT, "running the tests", || policy.run_tests());
     for outcome in &outcomes {
         assert!(outcome.line > 0 && outcome.passed() == outcome.differences.is_empty());
@@ -79,12 +87,15 @@ fn is_consistent(policy: &Policy, request: &CanonicalRequest) {
         let open = match protocol {
             Protocol::Https => admission.https,
             Protocol::Http => admission.http,
-            Protocol::Tcp | Protocol::Udp => admission.tcp,
+            Protocol::Tcp => admission.tcp,
+            Protocol::Udp => admission.udp,
+            Protocol::Tls => admission.tls,
         };
         assert!(open, "{request}: {admission:?}");
         if let Destination::Name(name) = request.destination() {
             assert!(policy.admits_name(name), "{request}");
         }
-        assert!(decision.permit().is_some() && decision.rule().is_some());
+        let is_explained = decision.rule().is_some() || decision.would_deny().is_some();
+        assert!(decision.permit().is_some() && is_explained);
     }
 }
