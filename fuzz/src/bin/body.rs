@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
         fields.push(("content-encoding", b"gzip"));
     }
     let complete = flags & 0x80 == 0;
-    for at in 0..MATCHERS.len() {
+    for (at, matcher) in MATCHERS.iter().enumerate() {
         let ask = |side: &str| {
             let url = RequestUrl::parse(&format!("https://{side}{at}.test{target}"));
             let url = url.unwrap_or_else(|reject| panic!("{reject}"));
@@ -83,7 +83,7 @@ fuzz_target!(|data: &[u8]| {
         };
         // `mcp` and `git` with refs mean less in a deny rule: messages that call no tool, fetches.
         if ask("allow") == Verdict::Allow && !matches!(at, 0 | 4) {
-            assert_eq!(ask("deny"), Verdict::Deny, "{}", MATCHERS[at]);
+            assert_eq!(ask("deny"), Verdict::Deny, "{matcher}");
         }
     }
 });
