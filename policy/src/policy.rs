@@ -54,7 +54,7 @@ impl Policy {
         })
     }
 
-    /// The policy of a sandbox that none selects: it reaches nothing, for [`Reason::NoPolicy`].
+    /// The policy of a sandbox that none selects: it reaches nothing, for [`crate::Reason::NoPolicy`].
     #[must_use]
     pub fn none() -> Self {
         Self {
