@@ -133,32 +133,48 @@ fn opened(layer: &Layer, request: &CanonicalRequest) -> Protocols {
 }
 
 /// Rules that are looked at for the closest one; more would make a denial slower than an allow.
-const MAX_NEAR: usize = 16;
+const MAX_NEAR: usize = 8;
 
-/// The rule that lacks the least to allow the request, among the first of those for its destination.
+/// The rule that lacks the least to allow the request, among the first of those that could be for its
+/// path, or else of those for its destination.
 fn closest(layer: &Layer, request: &CanonicalRequest) -> Option<Closest> {
-    let mut best: Option<((usize, u32), &Rule)> = None;
-    let mut left = MAX_NEAR;
-    let mut weigh = |position: usize| {
-        let rule = layer.rules.get(position).filter(|rule| !rule.is_deny());
-        let (Some(rule), true) = (rule, left > 0) else {
-            return;
-        };
-        left -= 1;
-        let key = (rule.lacks(request), rule.order);
-        if best.is_none_or(|(known, _)| key < known) {
-            best = Some((key, rule));
-        }
+    let mut near = Near {
+        best: None,
+        left: MAX_NEAR,
     };
-    layer.index.visit(request, &mut weigh);
-    layer
-        .index
-        .visit_some(request.destination(), MAX_NEAR, &mut weigh);
-    let (_, rule) = best?;
+    let rule_at = |position: usize| layer.rules.get(position);
+    layer.index.visit(request, |position| {
+        near.weigh(rule_at(position), request);
+    });
+    if near.best.is_none() {
+        let to = request.destination();
+        layer.index.visit_some(to, MAX_NEAR, |position| {
+            near.weigh(rule_at(position), request);
+        });
+    }
+    let (_, rule) = near.best?;
     Some(Closest {
         rule: Arc::clone(&rule.reference),
         failed: rule.first_mismatch(request)?,
     })
+}
+
+/// The closest rule so far, by what it lacks and its place in the file.
+struct Near<'a> {
+    best: Option<((usize, u32), &'a Rule)>,
+    left: usize,
+}
+
+impl<'a> Near<'a> {
+    fn weigh(&mut self, rule: Option<&'a Rule>, request: &CanonicalRequest) {
+        let rule = rule.filter(|rule| self.left > 0 && !rule.is_deny());
+        let Some(rule) = rule else { return };
+        self.left -= 1;
+        let key = (rule.lacks(request), rule.order);
+        if self.best.is_none_or(|(known, _)| key < known) {
+            self.best = Some((key, rule));
+        }
+    }
 }
 
 /// Keeps the rule that comes first in the file; of two kinds, the one for which `later` is false.
