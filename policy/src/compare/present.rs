@@ -196,7 +196,13 @@ impl<'v, 'a> Presenter<'v, 'a> {
             Certainty::Sure | Certainty::Percent => List::Of(effect.kind),
         };
         if change.opaque.is_none()
-            && !self.holds(&mut change, &request, effect, is_private && is_name)
+            && !self.holds(
+                &mut change,
+                &request,
+                effect,
+                &finding.key.certainty,
+                is_private && is_name,
+            )
         {
             let why = match finding.key.certainty {
                 Certainty::Percent => {
@@ -225,6 +231,7 @@ impl<'v, 'a> Presenter<'v, 'a> {
         change: &mut Change,
         request: &CanonicalRequest,
         effect: &Effect,
+        certainty: &Certainty,
         resolves_to_private: bool,
     ) -> bool {
         let old = self.views.old.policy.decide(request);
@@ -232,6 +239,10 @@ impl<'v, 'a> Presenter<'v, 'a> {
         let attached = |decision: &'_ Decision| {
             let permit = decision.permit();
             permit.and_then(|permit| permit.credential().cloned())
+        };
+        // Another deny pattern may match, so that another rule lets the request through.
+        let same_rule = |decision: &Decision, answer: &Answer| {
+            certainty != &Certainty::Percent || decision.rule() == answer.rule.as_ref()
         };
         let is_same = |decision: &Decision, outcome: &Outcome, answer: &Answer| {
             let opens = |decision: &Decision| {
@@ -247,6 +258,7 @@ impl<'v, 'a> Presenter<'v, 'a> {
                 Outcome::Pass(pass) => {
                     decision.verdict() == outcome.verdict()
                         && opens(decision)
+                        && (pass.ask.is_some() || same_rule(decision, answer))
                         && (pass.ask.is_some() || attached(decision) == answer.credential)
                         && decision.would_deny().is_some() == (pass.observed && pass.ask.is_none())
                 }
