@@ -33,7 +33,8 @@ pub struct Digest([u8; 32]);
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let hex = self.to_hex();
+        f.write_str(str::from_utf8(&hex).unwrap_or_default())
     }
 }
 
@@ -45,6 +46,17 @@ pub struct ParseHeadError {
 }
 
 impl Digest {
+    fn to_hex(self) -> [u8; HEX_BYTES] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; HEX_BYTES];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            for (digit, value) in pair.iter_mut().zip([byte >> 4, byte & 0xf]) {
+                *digit = DIGITS[usize::from(value)];
+            }
+        }
+        hex
+    }
+
     /// Lower-case hex only, so that a digest has one spelling.
     fn from_hex(hex: &[u8]) -> Option<Self> {
         let digit = |byte: u8| match byte {
@@ -116,16 +128,15 @@ impl Head {
     pub(super) fn seal(self, out: &mut Vec<u8>, time: Timestamp, event: &[u8]) -> Self {
         let seq = self.next_seq();
         let start = out.len();
-        let opening = format!(
-            r#"{{"seq":{seq},"time":"{time:.6}","prev":"{}","#,
-            self.hash
-        );
+        let opening = format!(r#"{{"seq":{seq},"time":"{time:.6}","prev":""#);
         out.extend_from_slice(opening.as_bytes());
+        out.extend_from_slice(&self.hash.to_hex());
+        out.extend_from_slice(b"\",");
         out.extend_from_slice(event.get(1..).unwrap_or_default());
         let hash = digest(self.hash, &[out.get(start..).unwrap_or_default()]);
         out.pop();
         out.extend_from_slice(HASH_KEY);
-        out.extend_from_slice(hash.to_string().as_bytes());
+        out.extend_from_slice(&hash.to_hex());
         out.extend_from_slice(HASH_END);
         out.push(b'\n');
         Self { seq, hash }

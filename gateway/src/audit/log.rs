@@ -1,16 +1,18 @@
 //! The handle that the rest of the gateway holds: open, append, close.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 
 use super::ascii;
 use super::chain::Head;
+use super::desk::Desk;
 use super::error::AuditError;
 use super::event::Event;
 use super::record::RecordId;
 use super::recover;
-use super::writer::{Command, Writer};
+use super::writer::Writer;
 
 /// Default size of a segment, in bytes: opens in an editor, and a start scans two of them.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
@@ -54,7 +56,7 @@ pub enum Durability {
 /// for that.
 #[derive(Clone, Debug)]
 pub struct AuditLog {
-    queue: mpsc::Sender<Command>,
+    desk: Arc<Desk>,
     head: watch::Receiver<Head>,
 }
 
@@ -73,11 +75,13 @@ impl AuditLog {
         if let Some(event) = recovery {
             writer.record(&event)?;
         }
-        writer.spawn()
+        Self::written_by(writer)
     }
 
-    pub(super) fn new(queue: mpsc::Sender<Command>, head: watch::Receiver<Head>) -> Self {
-        Self { queue, head }
+    pub(super) fn written_by(writer: Writer) -> Result<Self, AuditError> {
+        let head = writer.heads();
+        let desk = Arc::new(Desk::open(writer)?);
+        Ok(Self { desk, head })
     }
 
     /// Records `event`. Resolves once the record is written as [`Durability`] says; waits while the
@@ -87,18 +91,31 @@ impl AuditLog {
     /// The event is not in the log, and what it stands for must not happen. The next append tries
     /// the disk again.
     pub async fn append(&self, event: &Event) -> Result<RecordId, AuditError> {
-        let line = ascii::event_line(event)?;
-        let (reply, written) = oneshot::channel();
-        let command = Command::Append { line, reply };
-        self.queue
-            .send(command)
-            .await
-            .map_err(|_closed| AuditError::Closed)?;
-        written
-            .await
-            .map_err(|_gone| AuditError::Closed)?
-            .map_err(AuditError::Write)?;
+        self.append_all([event]).await?;
         Ok(event.id)
+    }
+
+    /// Records `events` next to each other, at the price of one.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append), if any of them is not in the log.
+    pub async fn append_all(
+        &self,
+        events: impl IntoIterator<Item = &Event>,
+    ) -> Result<(), AuditError> {
+        let lines = events.into_iter().map(ascii::event_line);
+        self.desk.append(lines.collect::<Result<_, _>>()?).await
+    }
+
+    /// Records `event` within a few milliseconds, for an end that nobody waits for. If the disk
+    /// refuses it, the log says so itself as soon as it can ([`EventKind::WriteFailure`]).
+    ///
+    /// # Errors
+    /// The log is closed, or the event is too large for it.
+    ///
+    /// [`EventKind::WriteFailure`]: super::EventKind::WriteFailure
+    pub fn append_later(&self, event: &Event) -> Result<(), AuditError> {
+        self.desk.append_later(ascii::event_line(event)?)
     }
 
     /// The last record that was written. An auditor who keeps it elsewhere can tell later that the
@@ -108,20 +125,18 @@ impl AuditLog {
         *self.head.borrow()
     }
 
+    /// The [head](Self::head) as it moves.
+    #[cfg(test)]
+    pub(super) fn heads(&self) -> watch::Receiver<Head> {
+        self.head.clone()
+    }
+
     /// Writes what is queued, flushes to the disk and gives the lock back. Appends of other clones
     /// fail from here on.
     ///
     /// # Errors
     /// The flush failed: the last records may not survive a crash of the machine.
     pub async fn close(self) -> Result<Head, AuditError> {
-        let (reply, closed) = oneshot::channel();
-        self.queue
-            .send(Command::Close { reply })
-            .await
-            .map_err(|_closed| AuditError::Closed)?;
-        closed
-            .await
-            .map_err(|_gone| AuditError::Closed)?
-            .map_err(AuditError::Write)
+        self.desk.close().await
     }
 }

@@ -11,6 +11,7 @@
 
 mod ascii;
 mod chain;
+mod desk;
 mod error;
 mod event;
 mod log;
@@ -24,6 +25,8 @@ mod writer;
 
 #[cfg(test)]
 mod test_log;
+#[cfg(test)]
+mod tests;
 
 pub use chain::{Digest, Head, ParseHeadError};
 pub use error::AuditError;

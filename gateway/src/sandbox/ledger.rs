@@ -21,9 +21,8 @@ pub(crate) struct Ledger {
     started: Instant,
     sent: AtomicU64,
     received: AtomicU64,
-    /// The exchange's place in the sandbox; kept until its record is written, which bounds the
-    /// tasks that write.
-    place: Option<OwnedSemaphorePermit>,
+    /// The exchange's place in the sandbox.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Ledger {
@@ -40,7 +39,7 @@ impl Ledger {
             started,
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
-            place: Some(place),
+            _place: place,
         })
     }
 
@@ -77,19 +76,9 @@ impl Drop for Ledger {
         event.bytes_sent = Some(*self.sent.get_mut());
         event.bytes_received = Some(*self.received.get_mut());
         event.timings.total = Some(self.started.elapsed());
-        let (sandbox, place) = (Arc::clone(&self.sandbox), self.place.take());
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            tracing::error!(
-                sandbox = sandbox.id(),
-                "the end of an exchange could not be recorded"
-            );
-            return;
-        };
-        runtime.spawn(async move {
-            if let Err(error) = sandbox.services().audit.append(&event).await {
-                tracing::error!(%error, sandbox = sandbox.id(), "the end of an exchange could not be recorded");
-            }
-            drop(place);
-        });
+        if let Err(error) = self.sandbox.services().audit.append_later(&event) {
+            let sandbox = self.sandbox.id();
+            tracing::error!(%error, sandbox, "the end of an exchange could not be recorded");
+        }
     }
 }
