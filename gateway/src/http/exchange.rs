@@ -4,7 +4,9 @@
 //! policy of this moment; the decision is recorded; only then is the credential fetched and attached
 //! and the request sent. Each step before the last can only refuse.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use http::header::HOST;
@@ -22,6 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::audit::{CredentialUse, Event, EventKind, QueryNames, RecordId};
+use crate::credential::Credential;
 use crate::link::GATEWAY_NAME;
 use crate::sandbox::{Ledger, SandboxContext};
 use crate::upstream::{RequestBody, SendOptions, Sent, UpstreamError};
@@ -60,6 +63,9 @@ struct Admitted {
     permit: Permit,
     place: OwnedSemaphorePermit,
 }
+
+/// The credential of an admitted request, if it has one, or why there is none to be had.
+type Fetched = Result<Option<Credential>, String>;
 
 /// Why an admitted request was not answered by its upstream.
 enum Failure {
@@ -129,11 +135,62 @@ impl Channel {
         let admitted = self.admit(&asked, &decision, policy);
         let mut event = self.request_event(&asked, &decision, &admitted);
         event.timings.decide = Some(decided);
-        let recorded = self.record(&event).await;
-        match recorded.and(admitted) {
-            Ok(admitted) => self.forward(event.id, asked, admitted, &asker).await,
-            Err(denial) => denial.response(&asker, event.id),
+        let id = event.id;
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(denial) => {
+                let denial = self.record([&event]).await.err().unwrap_or(denial);
+                return denial.response(&asker, id);
+            }
+        };
+        match self.record_and_fetch(&event, &admitted).await {
+            Ok(credential) => self.forward(id, asked, admitted, credential, &asker).await,
+            Err(denial) => denial.response(&asker, id),
         }
+    }
+
+    /// Records what was decided and that a credential is used, and fetches that credential. Nothing
+    /// is attached or sent before both are on record.
+    async fn record_and_fetch(
+        &self,
+        event: &Event,
+        admitted: &Admitted,
+    ) -> Result<Fetched, Denial> {
+        let Some(name) = admitted.permit.credential() else {
+            self.record([event]).await?;
+            return Ok(Ok(None));
+        };
+        let Some(spec) = admitted.policy.credential(name) else {
+            self.record([event]).await?;
+            return Ok(Err("it is not in the policy".to_owned()));
+        };
+        let used = Event {
+            request: Some(event.id),
+            credential: Some(credential_use(spec)),
+            ..self.event(EventKind::CredentialUse)
+        };
+        let mut fetch = pin!(self.sandbox.services().broker.fetch(spec));
+        // A value that is at hand saves a second way to the log.
+        let at_hand = fetch.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let fetched = match at_hand {
+            Poll::Ready(Ok(credential)) => {
+                self.record([event, &used]).await?;
+                return Ok(Ok(Some(credential)));
+            }
+            Poll::Ready(Err(error)) => {
+                self.record([event]).await?;
+                Err(error)
+            }
+            Poll::Pending => {
+                self.record([event]).await?;
+                let fetched = fetch.await;
+                if fetched.is_ok() {
+                    self.record([&used]).await?;
+                }
+                fetched
+            }
+        };
+        Ok(fetched.map(Some).map_err(|error| error.to_string()))
     }
 
     /// Records that something never became a request. Failing to is logged: it is refused anyway.
@@ -275,6 +332,7 @@ impl Channel {
         id: RecordId,
         asked: Asked,
         admitted: Admitted,
+        credential: Fetched,
         asker: &Asker,
     ) -> Response<ResponseBody> {
         let Asked {
@@ -302,7 +360,7 @@ impl Channel {
             left: permit.max_request_body(),
         };
         let sent = match outgoing(&canonical, parts, upload) {
-            Ok(request) => self.send(id, &policy, &permit, request).await,
+            Ok(request) => self.send(&permit, credential, request).await,
             Err(reject) => Err(Failure::Refused(Denial::from(reject), String::new())),
         };
         match sent {
@@ -311,34 +369,22 @@ impl Channel {
         }
     }
 
-    /// Fetches and attaches the credential last of all, and sends.
+    /// Attaches the credential last of all, and sends.
     async fn send(
         &self,
-        id: RecordId,
-        policy: &Policy,
         permit: &Permit,
+        credential: Fetched,
         mut request: Request<RequestBody>,
     ) -> Result<Sent, Failure> {
-        let services = self.sandbox.services();
+        let unavailable =
+            |why: String| Failure::Refused(Denial::from(Reason::CredentialUnavailable), why);
         let mut options = SendOptions::default();
-        if let Some(name) = permit.credential() {
-            let unavailable =
-                |why: String| Failure::Refused(Denial::from(Reason::CredentialUnavailable), why);
-            let spec = policy.credential(name);
-            let spec = spec.ok_or_else(|| unavailable("it is not in the policy".to_owned()))?;
-            let fetched = services.broker.fetch(spec).await;
-            let fetched = fetched.map_err(|error| unavailable(error.to_string()))?;
-            let attached = fetched.attach(request.headers_mut());
+        if let Some(credential) = credential.map_err(unavailable)? {
+            let attached = credential.attach(request.headers_mut());
             attached.map_err(|error| unavailable(error.to_string()))?;
-            let used = Event {
-                request: Some(id),
-                credential: Some(credential_use(spec)),
-                ..self.event(EventKind::CredentialUse)
-            };
-            let recorded = self.record(&used).await;
-            recorded.map_err(|denial| Failure::Refused(denial, String::new()))?;
-            options.credential_version = Some(fetched.version());
+            options.credential_version = Some(credential.version());
         }
+        let services = self.sandbox.services();
         let sent = services
             .upstream
             .send(permit, self.protocol, request, options)
@@ -346,8 +392,8 @@ impl Channel {
         sent.map_err(Failure::Upstream)
     }
 
-    async fn record(&self, event: &Event) -> Result<(), Denial> {
-        if let Err(error) = self.sandbox.services().audit.append(event).await {
+    async fn record<const N: usize>(&self, events: [&Event; N]) -> Result<(), Denial> {
+        if let Err(error) = self.sandbox.services().audit.append_all(events).await {
             tracing::error!(%error, sandbox = self.sandbox.id(), "refused: it could not be recorded");
             return Err(Denial::from(Reason::AuditUnavailable));
         }
