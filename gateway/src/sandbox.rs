@@ -7,6 +7,7 @@
 mod flow;
 mod ledger;
 mod notes;
+mod open;
 mod tunnel;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::tls::Leaves;
 use crate::upstream::SandboxUpstream;
 
 pub(crate) use self::ledger::Ledger;
+pub(crate) use self::open::{Opened, Refusal};
 
 /// Requests and tunnels that one sandbox may have open at a time. Each can hold the buffers of two
 /// connections, so this bounds the memory of a sandbox.
@@ -133,15 +135,16 @@ impl SandboxContext {
         self.services.audit.append(&self.event(kind)).await
     }
 
-    /// An event about traffic of this sandbox to `to`.
+    /// An event about traffic of this sandbox to `to` that came in by `ingress`.
     pub(crate) fn traffic_event(
         &self,
         kind: EventKind,
+        ingress: Ingress,
         protocol: Option<Protocol>,
         to: &Authority,
     ) -> Event {
         Event {
-            ingress: Some(Ingress::Link),
+            ingress: Some(ingress),
             protocol,
             host: Some(to.destination.to_string()),
             port: Some(to.port),

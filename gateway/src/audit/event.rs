@@ -288,6 +288,19 @@ impl FromStr for EventKind {
 pub enum Ingress {
     /// A sandbox's link.
     Link,
+    /// `CONNECT`, or an absolute URL in a request to a proxy listener.
+    ExplicitProxy,
+    /// SOCKS5.
+    Socks5,
+    /// A connection that the operator's network led here.
+    Transparent,
+}
+
+impl Ingress {
+    /// Whether a client says by this way in itself where it wants to go, by name.
+    pub(crate) const fn names_destination(self) -> bool {
+        matches!(self, Self::ExplicitProxy | Self::Socks5)
+    }
 }
 
 /// The sandbox as it was registered. Shared by all its events.

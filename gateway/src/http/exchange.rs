@@ -23,7 +23,7 @@ use outgate_policy::{
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use crate::audit::{CredentialUse, Event, EventKind, QueryNames, RecordId};
+use crate::audit::{CredentialUse, Event, EventKind, Ingress, QueryNames, RecordId};
 use crate::credential::Credential;
 use crate::link::GATEWAY_NAME;
 use crate::sandbox::{Ledger, SandboxContext};
@@ -44,6 +44,7 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) sandbox: Arc<SandboxContext>,
+    pub(super) ingress: Ingress,
     /// Where the flow goes, and so the only authority a request may name.
     pub(super) authority: Authority,
     pub(super) protocol: Protocol,
@@ -402,7 +403,7 @@ impl Channel {
 
     fn event(&self, kind: EventKind) -> Event {
         self.sandbox
-            .traffic_event(kind, Some(self.protocol), &self.authority)
+            .traffic_event(kind, self.ingress, Some(self.protocol), &self.authority)
     }
 
     fn request_event(

@@ -15,6 +15,7 @@ use outgate_policy::{Admission, Authority, Destination, Host, Protocol, Reason, 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
+use crate::audit::Ingress;
 use crate::sandbox::SandboxContext;
 use crate::tls::{TlsError, read_client_hello};
 
@@ -48,6 +49,7 @@ pub(super) const LINGER_TIME: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Flow {
     sandbox: Arc<SandboxContext>,
+    ingress: Ingress,
     authority: Authority,
     https: bool,
     http: bool,
@@ -55,9 +57,15 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// A flow to `authority`, for the protocols that the policy could allow there.
-    pub(crate) fn new(sandbox: Arc<SandboxContext>, authority: Authority, may: &Admission) -> Self {
+    pub(crate) fn new(
+        sandbox: Arc<SandboxContext>,
+        ingress: Ingress,
+        authority: Authority,
+        may: &Admission,
+    ) -> Self {
         Self {
             sandbox,
+            ingress,
             authority,
             https: may.https,
             http: may.http,
@@ -65,9 +73,14 @@ impl Flow {
     }
 
     /// A flow to the gateway's own name.
-    pub(crate) fn to_gateway(sandbox: Arc<SandboxContext>, authority: Authority) -> Self {
+    pub(crate) fn to_gateway(
+        sandbox: Arc<SandboxContext>,
+        ingress: Ingress,
+        authority: Authority,
+    ) -> Self {
         Self {
             sandbox,
+            ingress,
             authority,
             https: false,
             http: true,
@@ -78,6 +91,7 @@ impl Flow {
         let (sandbox, authority) = (Arc::clone(&self.sandbox), self.authority.clone());
         Arc::new(Channel {
             sandbox,
+            ingress: self.ingress,
             authority,
             protocol,
         })
@@ -133,7 +147,7 @@ where
 {
     let refused = |error: TlsError| Reject::new(error.reason(), error.to_string());
     let hello = read_client_hello(stream).await.map_err(refused)?;
-    check_sni(&flow.authority.destination, hello.facts().sni.as_ref())?;
+    check_sni(flow, hello.facts().sni.as_ref())?;
     let leaves = &flow.sandbox.services().leaves;
     let config = leaves
         .server_config(&flow.authority.destination)
@@ -143,11 +157,14 @@ where
 }
 
 /// The server that TLS is for must be the one that the flow goes to. TLS has no name for an address
-/// (RFC 6066 section 3), so there must be none.
-fn check_sni(destination: &Destination, sni: Option<&Host>) -> Result<(), Reject> {
+/// (RFC 6066 section 3), so there must be none. Who asked a proxy for a name has named the server
+/// already, and may leave it out of TLS.
+fn check_sni(flow: &Flow, sni: Option<&Host>) -> Result<(), Reject> {
+    let destination = &flow.authority.destination;
     match (destination, sni) {
         (Destination::Name(name), Some(sni)) if name == sni => Ok(()),
         (Destination::Ip(_), None) => Ok(()),
+        (Destination::Name(_), None) if flow.ingress.names_destination() => Ok(()),
         (Destination::Name(_), None) => Err(Reject::new(
             Reason::SniMissing,
             format!("no SNI for `{destination}`"),

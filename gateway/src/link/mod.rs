@@ -55,7 +55,7 @@ pub const GATEWAY_NAME: &str = "outgate.internal";
 
 const ETHERNET_HEADER: usize = 14;
 const DNS_PORT: u16 = 53;
-const HTTP_PORT: u16 = 80;
+pub(crate) const HTTP_PORT: u16 = 80;
 
 /// A boxed future, so that [`FlowHandler`] can be used as `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

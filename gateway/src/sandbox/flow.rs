@@ -1,21 +1,18 @@
-//! Decides what may be opened on a sandbox's link, and hands what was opened to its protocol.
+//! What a sandbox's link asks about: flows to open, names to answer, and what it dropped.
 //!
-//! A SYN is answered only when some rule could let something through. A byte stream is dialled
-//! before the guest hears that it is open, so that a failed dial looks like one. It never passes
-//! bytes on a port that a rule wants to see as HTTP: that would be a way around the rule.
+//! A SYN is answered only once its flow is [open](SandboxContext::open); what was not opened is
+//! answered with a reset.
 
 use std::sync::Arc;
 
-use outgate_policy::{Admission, Authority, Destination, Host, Reason, Verdict};
+use outgate_policy::{Authority, Destination, Host, Reason, Verdict};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::audit::{Event, EventKind};
-use crate::http;
+use crate::audit::{Event, EventKind, Ingress};
 use crate::link::{BoxFuture, Dropped, FlowDestination, FlowHandler, GATEWAY_NAME, Opening};
 
-use super::SandboxContext;
 use super::notes::Notes;
-use super::tunnel::Tunnel;
+use super::{Opened, SandboxContext};
 
 /// The one flow handler of a link. Dropping it ends everything that it opened.
 pub(super) struct Flows {
@@ -37,10 +34,6 @@ impl Flows {
     }
 
     async fn decide(&self, to: FlowDestination) -> Opening {
-        let is_gateway = to
-            .name
-            .as_ref()
-            .is_some_and(|name| name.as_str() == GATEWAY_NAME);
         let destination = match to.name {
             Some(name) => Destination::Name(name),
             None => Destination::from(to.ip),
@@ -49,52 +42,17 @@ impl Flows {
             destination,
             port: to.port,
         };
-        if is_gateway {
-            return self.accept_http(http::Flow::to_gateway(Arc::clone(&self.sandbox), authority));
+        match self.sandbox.open(Ingress::Link, authority).await {
+            Ok(opened) => self.accept(opened),
+            Err(_on_record) => Opening::Refuse,
         }
-        let admission = self
-            .sandbox
-            .policy()
-            .admits(&authority.destination, authority.port);
-        if admission.https || admission.http {
-            let flow = http::Flow::new(Arc::clone(&self.sandbox), authority, &admission);
-            return self.accept_http(flow);
-        }
-        if admission.tcp {
-            return match Tunnel::open(Arc::clone(&self.sandbox), authority).await {
-                Some(tunnel) => self.accept(|stream| tunnel.run(stream)),
-                None => Opening::Refuse,
-            };
-        }
-        self.refuse(&authority, &admission).await
     }
 
-    fn accept_http(&self, flow: http::Flow) -> Opening {
-        self.accept(|stream| http::serve(stream, flow))
-    }
-
-    fn accept<F: Future<Output = ()> + Send + 'static>(
-        &self,
-        serve: impl FnOnce(crate::link::FlowStream) -> F + Send + 'static,
-    ) -> Opening {
+    fn accept(&self, opened: Opened) -> Opening {
         let open = self.open.clone();
         Opening::Accept(Box::new(move |stream| {
-            tokio::spawn(open.run_until_cancelled_owned(serve(stream)));
+            tokio::spawn(open.run_until_cancelled_owned(opened.serve(stream)));
         }))
-    }
-
-    async fn refuse(&self, to: &Authority, admission: &Admission) -> Opening {
-        let event = Event {
-            verdict: Some(Verdict::Deny),
-            reason: Some(admission.reason()),
-            rule: admission.rule().cloned(),
-            ..self.sandbox.traffic_event(EventKind::Flow, None, to)
-        };
-        // Refused either way; the log itself says what it missed.
-        if let Err(error) = self.sandbox.services().audit.append(&event).await {
-            tracing::error!(%error, sandbox = self.sandbox.id(), "a refused flow could not be recorded");
-        }
-        Opening::Refuse
     }
 }
 

@@ -10,9 +10,9 @@ use outgate_policy::{Authority, CanonicalRequest, Protocol, Reason, Verdict};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::audit::{Event, EventKind};
+use crate::audit::{Event, EventKind, Ingress};
 
-use super::{Ledger, SandboxContext};
+use super::{Ledger, Refusal, SandboxContext};
 
 /// Bytes moved at once in each direction.
 const PUMP_BYTES: usize = 64 * 1024;
@@ -26,8 +26,15 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Decides, records and dials. `None` is a refusal, and recorded.
-    pub(super) async fn open(sandbox: Arc<SandboxContext>, to: Authority) -> Option<Self> {
+    /// Decides, records and dials.
+    ///
+    /// # Errors
+    /// A [`Refusal`], on record.
+    pub(super) async fn open(
+        sandbox: Arc<SandboxContext>,
+        ingress: Ingress,
+        to: Authority,
+    ) -> Result<Self, Refusal> {
         let started = Instant::now();
         let request = CanonicalRequest::tunnel(Protocol::Tcp, to.clone());
         let policy = sandbox.policy();
@@ -50,16 +57,24 @@ impl Tunnel {
             closest: decision.closest().cloned(),
             would_deny: decision.would_deny().cloned(),
             policy_revision: Some(policy.revision().to_owned()),
-            ..sandbox.traffic_event(EventKind::Flow, Some(Protocol::Tcp), &to)
+            ..sandbox.traffic_event(EventKind::Flow, ingress, Some(Protocol::Tcp), &to)
+        };
+        let refused = |reason| Refusal {
+            reason,
+            rule: decision.rule().map(|rule| Arc::clone(&rule.id)),
+            message: decision.message().map(str::to_owned),
+            record: opening.id,
         };
         if let Err(error) = sandbox.services().audit.append(&opening).await {
             tracing::error!(%error, sandbox = sandbox.id(), "a flow was refused: it could not be recorded");
-            return None;
+            return Err(refused(Reason::AuditUnavailable));
         }
-        let (permit, place) = (permit?, place?);
+        let (Some(permit), Some(place)) = (permit, place) else {
+            return Err(refused(reason));
+        };
         let closing = Event {
             flow: Some(opening.id),
-            ..sandbox.traffic_event(EventKind::FlowClose, Some(Protocol::Tcp), &to)
+            ..sandbox.traffic_event(EventKind::FlowClose, ingress, Some(Protocol::Tcp), &to)
         };
         let ledger = Ledger::new(Arc::clone(&sandbox), closing, started, place);
         match sandbox.services().upstream.connect_tcp(permit).await {
@@ -68,7 +83,7 @@ impl Tunnel {
                     event.peer = Some(connected.peer);
                     event.timings = connected.timings;
                 });
-                Some(Self {
+                Ok(Self {
                     sandbox,
                     request,
                     upstream: connected.stream,
@@ -81,7 +96,7 @@ impl Tunnel {
                     event.reason = Some(error.reason());
                     event.detail = Some(error.to_string());
                 });
-                None
+                Err(refused(error.reason()))
             }
         }
     }
@@ -164,7 +179,9 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let lab = Lab::new(&allow("tcp", port, ""), None);
         let to = Authority::parse(&format!("a.test:{port}"), None).unwrap();
-        let tunnel = Tunnel::open(Arc::clone(&lab.sandbox), to).await.unwrap();
+        let tunnel = Tunnel::open(Arc::clone(&lab.sandbox), Ingress::Link, to)
+            .await
+            .unwrap();
         let (guest, stream) = tokio::io::duplex(64 * 1024);
         tokio::spawn(tunnel.run(stream));
         (lab, port, listener, guest)

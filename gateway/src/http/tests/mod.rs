@@ -30,7 +30,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::body::{ResponseBody, full};
 use super::{Flow, serve};
-use crate::audit::{AuditConfig, AuditLog};
+use crate::audit::{AuditConfig, AuditLog, Ingress};
 use crate::credential::{Broker, Placeholders};
 use crate::sandbox::{SandboxContext, SandboxIdentity, SandboxServices};
 use crate::tls::{CertificateAuthority, Leaves};
@@ -118,13 +118,13 @@ impl Lab {
         let authority = Authority::parse(to, None).unwrap();
         let (guest, stream) = tokio::io::duplex(64 * 1024);
         let flow = if to.starts_with("outgate.internal") {
-            Flow::to_gateway(Arc::clone(&self.sandbox), authority)
+            Flow::to_gateway(Arc::clone(&self.sandbox), Ingress::Link, authority)
         } else {
             let may = self
                 .sandbox
                 .policy()
                 .admits(&authority.destination, authority.port);
-            Flow::new(Arc::clone(&self.sandbox), authority, &may)
+            Flow::new(Arc::clone(&self.sandbox), Ingress::Link, authority, &may)
         };
         tokio::spawn(serve(stream, flow));
         guest
