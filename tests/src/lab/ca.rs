@@ -62,6 +62,23 @@ impl LabCa {
         )
     }
 
+    /// A leaf for several DNS names or IP addresses, as PEM: its chain and its key.
+    pub fn leaf_pem(&self, names: &[&str]) -> Result<(String, String)> {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(names)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2020, 1, 1), date_time_ymd(2048, 1, 1));
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.root)?;
+        Ok((certificate.pem() + &self.root.pem(), key.serialize_pem()))
+    }
+
+    /// The root itself as PEM, certificate and key, for a program that signs with it.
+    pub fn into_pem(self) -> (String, String) {
+        (self.root.pem(), self.root.key().serialize_pem())
+    }
+
     /// A certificate that vouches for itself.
     pub fn self_signed(name: &str) -> Result<Arc<CertifiedKey>> {
         let key = KeyPair::generate()?;
