@@ -4,6 +4,7 @@
 //! sessions, placeholders, leaf certificates and limits. Nothing in it is shared with another
 //! sandbox but the audit log and the certificate authority.
 
+mod exchanges;
 mod flow;
 mod ledger;
 mod notes;
@@ -24,6 +25,7 @@ use crate::link::FlowHandler;
 use crate::tls::Leaves;
 use crate::upstream::SandboxUpstream;
 
+pub(crate) use self::exchanges::{Direction, Listed};
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::open::{Opened, Refusal};
 
@@ -70,6 +72,7 @@ pub struct SandboxContext {
     policy_changes: watch::Sender<()>,
     services: SandboxServices,
     exchanges: Arc<Semaphore>,
+    exchanges_under_way: exchanges::Exchanges,
     bodies: Arc<Semaphore>,
 }
 
@@ -84,6 +87,7 @@ impl SandboxContext {
             policy_changes: watch::Sender::new(()),
             services,
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            exchanges_under_way: exchanges::Exchanges::default(),
             bodies: Arc::new(Semaphore::new(MAX_BODIES)),
         }
     }
@@ -110,11 +114,14 @@ impl SandboxContext {
         self.policy.load_full()
     }
 
-    /// Puts another policy in force: for the next request of every open connection, and for every
-    /// open tunnel, which is cut if `policy` does not allow it. Writes no record.
+    /// Puts another policy in force: for the next request of every open connection, and at once for
+    /// every exchange and tunnel under way, which is cut if `policy` does not allow it. Writes no
+    /// record.
     pub fn set_policy(&self, policy: Policy) {
-        self.policy.store(Arc::new(policy));
+        let policy = Arc::new(policy);
+        self.policy.store(Arc::clone(&policy));
         self.policy_changes.send_replace(());
+        self.exchanges_under_way.judge(&policy);
     }
 
     /// An event about this sandbox under the policy in force.

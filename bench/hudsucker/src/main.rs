@@ -49,7 +49,9 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let origin: SocketAddr = argument()?.parse()?;
     let secret = HeaderValue::try_from(format!("Bearer {}", argument()?))?;
 
-    let issuer = Issuer::from_ca_cert_pem(&ca, KeyPair::from_pem(&ca)?)?;
+    let key = ca.find("-----BEGIN PRIVATE KEY").ok_or("no private key")?;
+    let key = KeyPair::from_pem(ca.get(key..).unwrap_or_default())?;
+    let issuer = Issuer::from_ca_cert_pem(&ca, key)?;
     let ca = RcgenAuthority::new(issuer, 1_000, aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(root)?)?;

@@ -18,12 +18,15 @@ use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
 use outgate_policy::{Reason, Reject};
 
-use crate::sandbox::Ledger;
+use crate::sandbox::{Direction, Ledger, Listed};
 use crate::upstream::BodyError;
 
 use super::front::{Violation, is_forbidden_trailer};
 use super::guest_body::GuestBody;
 use super::placeholder::Scope;
+
+/// What the record of an exchange says that was cut.
+pub(super) const NEW_POLICY: &str = "a new policy denies what was under way";
 
 /// The body of an answer to the guest.
 pub(super) type ResponseBody = BoxBody<Bytes, BodyError>;
@@ -43,6 +46,7 @@ pub(super) struct Upload {
     pub(super) scope: Scope,
     /// Bytes that the rule still takes; `None` is no end of them.
     pub(super) left: Option<u64>,
+    pub(super) listed: Arc<Listed>,
 }
 
 impl Upload {
@@ -75,6 +79,10 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(reason) = self.listed.poll_cut(Direction::Up, cx) {
+            let reject = Reject::new(reason, NEW_POLICY);
+            return Poll::Ready(Some(Err(self.fail(reject))));
+        }
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
@@ -116,15 +124,17 @@ impl Body for Upload {
 pub(super) struct Download {
     body: Incoming,
     ledger: Arc<Ledger>,
+    listed: Arc<Listed>,
     ended: bool,
 }
 
 impl Download {
-    pub(super) fn new(body: Incoming, ledger: Arc<Ledger>) -> Self {
+    pub(super) fn new(body: Incoming, ledger: Arc<Ledger>, listed: Arc<Listed>) -> Self {
         Self {
             ended: body.is_end_stream(),
             body,
             ledger,
+            listed,
         }
     }
 }
@@ -137,6 +147,14 @@ impl Body for Download {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(reason) = self.listed.poll_cut(Direction::Down, cx) {
+            self.ended = true;
+            self.ledger.note(|event| {
+                event.reason = Some(reason);
+                event.detail = Some(NEW_POLICY.to_owned());
+            });
+            return Poll::Ready(Some(Err(NEW_POLICY.into())));
+        }
         let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &polled {
             Some(Ok(frame)) => {

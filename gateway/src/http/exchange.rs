@@ -4,6 +4,7 @@
 //! policy of this moment; the decision is recorded; only then is the credential fetched and attached
 //! and the request sent. Each step before the last can only refuse.
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -26,10 +27,10 @@ use tokio::time::timeout;
 use crate::audit::{CredentialUse, Event, EventKind, Ingress, QueryNames, RecordId};
 use crate::credential::Credential;
 use crate::link::GATEWAY_NAME;
-use crate::sandbox::{Ledger, SandboxContext};
+use crate::sandbox::{Direction, Ledger, Listed, SandboxContext};
 use crate::upstream::{RequestBody, SendOptions, Sent, UpstreamError};
 
-use super::body::{Download, ResponseBody, Upload};
+use super::body::{Download, NEW_POLICY, ResponseBody, Upload};
 use super::denial::{Asker, Denial};
 use super::front;
 use super::guest_body::GuestBody;
@@ -354,18 +355,24 @@ impl Channel {
             ..self.event(EventKind::Response)
         };
         let ledger = Ledger::new(Arc::clone(&self.sandbox), closing, started, place);
+        let canonical = Arc::new(canonical);
+        let listed = ledger.list(&canonical, &policy);
         let upload = Upload {
             body,
             ledger: Arc::clone(&ledger),
             scope: self.scope(&permit),
             left: permit.max_request_body(),
+            listed: Arc::clone(&listed),
         };
         let sent = match outgoing(&canonical, parts, upload) {
-            Ok(request) => self.send(&permit, credential, request).await,
+            Ok(request) => {
+                let send = self.send(&permit, credential, request);
+                unless_cut(&listed, send).await
+            }
             Err(reject) => Err(Failure::Refused(Denial::from(reject), String::new())),
         };
         match sent {
-            Ok(sent) => answer(sent, ledger),
+            Ok(sent) => answer(sent, ledger, listed),
             Err(failure) => failure.noted(&ledger).response(asker, id),
         }
     }
@@ -445,6 +452,22 @@ impl Channel {
     }
 }
 
+/// Waits for the head of the answer, unless a new policy denies the exchange first.
+async fn unless_cut(
+    listed: &Listed,
+    send: impl Future<Output = Result<Sent, Failure>>,
+) -> Result<Sent, Failure> {
+    let mut send = pin!(send);
+    poll_fn(|cx| {
+        if let Poll::Ready(reason) = listed.poll_cut(Direction::Down, cx) {
+            let denial = Denial::from(reason);
+            return Poll::Ready(Err(Failure::Refused(denial, NEW_POLICY.to_owned())));
+        }
+        send.as_mut().poll(cx)
+    })
+    .await
+}
+
 /// The request as it goes upstream, but for the credential.
 fn outgoing(
     canonical: &CanonicalRequest,
@@ -499,7 +522,7 @@ impl Failure {
 }
 
 /// The upstream's answer as the guest gets it; the rest of it streams.
-fn answer(sent: Sent, ledger: Arc<Ledger>) -> Response<ResponseBody> {
+fn answer(sent: Sent, ledger: Arc<Ledger>, listed: Arc<Listed>) -> Response<ResponseBody> {
     let (parts, body) = sent.response.into_parts();
     let first_byte = ledger.started().elapsed();
     ledger.note(|event| {
@@ -515,7 +538,7 @@ fn answer(sent: Sent, ledger: Arc<Ledger>) -> Response<ResponseBody> {
         }
     });
     let exact = body.size_hint().exact();
-    let mut response = Response::new(Download::new(body, ledger).boxed());
+    let mut response = Response::new(Download::new(body, ledger, listed).boxed());
     *response.status_mut() = parts.status;
     *response.headers_mut() = headers::for_guest(&parts.headers, exact);
     // The reason phrase and the case of the header names, for an HTTP/1 guest.

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use outgate_policy::{CanonicalRequest, Policy};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::audit::Event;
 
-use super::SandboxContext;
+use super::{Listed, SandboxContext};
 
 /// Counts one exchange and records its end when dropped.
 #[derive(Debug)]
@@ -41,6 +42,15 @@ impl Ledger {
             received: AtomicU64::new(0),
             _place: place,
         })
+    }
+
+    /// Lists the exchange as let through by `policy`, for as long as the listing is held.
+    pub(crate) fn list(
+        &self,
+        request: &Arc<CanonicalRequest>,
+        policy: &Arc<Policy>,
+    ) -> Arc<Listed> {
+        Arc::new(Listed::enter(Arc::clone(&self.sandbox), request, policy))
     }
 
     /// Adds bytes that went from the guest to the upstream.

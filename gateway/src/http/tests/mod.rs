@@ -7,6 +7,7 @@ mod bridge;
 mod content;
 mod denials;
 mod hostile_http2;
+mod reload;
 mod smuggling;
 mod streaming;
 

@@ -51,7 +51,10 @@ impl Way {
             );
             stream.write_all(head.as_bytes()).await?;
             let head = read_head(&mut stream).await?;
-            ensure!(head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.0 200"), "{head}");
+            ensure!(
+                head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.0 200"),
+                "{head}"
+            );
         }
         let stream = TlsConnector::from(Arc::clone(&self.tls))
             .with_alpn(vec![alpn.as_bytes().to_vec()])
@@ -80,7 +83,10 @@ impl Way {
 
 /// A request for `path` as HTTP/1.1 says it.
 pub(crate) fn get(name: &str, port: u16, path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: {name}:{port}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n").into_bytes()
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: {name}:{port}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n"
+    )
+    .into_bytes()
 }
 
 /// Reads one answer with a `Content-Length` whole; `buffer` is where.

@@ -106,7 +106,8 @@ pub(crate) async fn requests_h1(
             let request = get(&target.name, target.port, "/1k");
             let (mut buffer, mut latencies) = (Vec::with_capacity(4096), Vec::new());
             let pause = rate.map(|rate| Duration::from_secs_f64(CONNECTIONS as f64 / rate));
-            let mut next = Instant::now() + pause.unwrap_or_default() * number as u32 / CONNECTIONS as u32;
+            let mut next =
+                Instant::now() + pause.unwrap_or_default() * number as u32 / CONNECTIONS as u32;
             while !clock.is_over() {
                 if let Some(pause) = pause {
                     tokio::time::sleep_until(next.into()).await;
@@ -228,12 +229,17 @@ pub(crate) async fn events(
     let mut clients = JoinSet::new();
     for _ in 0..streams {
         let mut stream = way.open(&target.name, "http/1.1").await?;
-        stream.write_all(&get(&target.name, target.port, "/events")).await?;
+        stream
+            .write_all(&get(&target.name, target.port, "/events"))
+            .await?;
         clients.spawn(async move {
             read_head(&mut stream).await?;
             let (mut text, mut latencies) = (Vec::new(), Vec::new());
             while !clock.is_over() {
-                ensure!(stream.read_buf(&mut text).await? > 0, "a stream of events ended");
+                ensure!(
+                    stream.read_buf(&mut text).await? > 0,
+                    "a stream of events ended"
+                );
                 while let Some(end) = outgate_tests::lab::find(&text, b"\n\n") {
                     let event = String::from_utf8_lossy(&text[..end]).into_owned();
                     text.drain(..end + 2);

@@ -51,11 +51,14 @@ impl Arguments {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
     let arguments = Arguments::parse();
     // For its name server; the origin is our own.
     let lab = Lab::start()?;
+    tokio::runtime::Runtime::new()?.block_on(measure(&arguments, &lab))
+}
+
+async fn measure(arguments: &Arguments, lab: &Lab) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let ca = LabCa::generate("Bench root")?;
     let (certificate, key) = ca.leaf_pem(&[NAME, &format!("*.{NAME}"), "127.0.0.1"])?;
@@ -87,25 +90,37 @@ async fn main() -> Result<()> {
     };
     // Half of what ours can do is the load at which latencies are compared.
     let mut half = None;
-    for start in [
-        Bench::outgate,
-        Bench::direct,
-        Bench::nginx,
-        Bench::squid,
-    ] {
-        let subject = start(&bench)?;
-        Run::new(&arguments, &target, epoch, &subject).all(&mut half).await?;
-    }
-    if let Some(program) = &arguments.mitmproxy {
-        let subject = bench.mitmproxy(program)?;
-        Run::new(&arguments, &target, epoch, &subject).all(&mut half).await?;
-    }
-    if let Some(program) = &arguments.hudsucker {
-        let subject = bench.hudsucker(program)?;
-        Run::new(&arguments, &target, epoch, &subject).all(&mut half).await?;
+    for (name, start) in SUBJECTS {
+        if !arguments.only.is_empty() && !arguments.only.iter().any(|only| only == name) {
+            continue;
+        }
+        match start(&bench, arguments) {
+            Ok(subject) => {
+                Run::new(arguments, &target, epoch, &subject)
+                    .all(&mut half)
+                    .await
+            }
+            Err(error) => eprintln!("{name} is not measured: {error:#}"),
+        }
     }
     Ok(())
 }
+
+type Start = fn(&Bench<'_>, &Arguments) -> Result<Subject>;
+
+/// Ours first: its rate is the measure for others.
+const SUBJECTS: [(&str, Start); 6] = [
+    ("outgate", |bench, _| bench.outgate()),
+    ("direct", |bench, _| bench.direct()),
+    ("nginx", |bench, _| bench.nginx()),
+    ("squid", |bench, _| bench.squid()),
+    ("mitmproxy", |bench, arguments| {
+        bench.mitmproxy(arguments.mitmproxy.as_deref().context("no --mitmproxy")?)
+    }),
+    ("hudsucker", |bench, arguments| {
+        bench.hudsucker(arguments.hudsucker.as_deref().context("no --hudsucker")?)
+    }),
+];
 
 fn origin_tls(certificate: &str, key: &str) -> Result<ServerConfig> {
     use rustls_pki_types::pem::PemObject as _;
@@ -144,11 +159,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn all(&self, half: &mut Option<f64>) -> Result<()> {
+    async fn all(&self, half: &mut Option<f64>) {
         let name = self.subject.name;
-        if !self.arguments.only.is_empty() && !self.arguments.only.iter().any(|only| only == name) {
-            return Ok(());
-        }
         // A subject that fails one case is told so, and goes on with the next.
         for case in ["h1", "half", "h2", "warm", "cold", "transfer", "events"] {
             if self.arguments.wants(case)
@@ -157,7 +169,6 @@ impl<'a> Run<'a> {
                 eprintln!("{name}, {case}: {error:#}");
             }
         }
-        Ok(())
     }
 
     async fn case(&self, case: &str, half: &mut Option<f64>) -> Result<()> {
@@ -167,7 +178,9 @@ impl<'a> Run<'a> {
         match case {
             "h1" => {
                 let load = load::requests_h1(way, target, clock, None);
-                let work = self.requests("1 KiB, HTTP/1.1", "request", clock, load).await?;
+                let work = self
+                    .requests("1 KiB, HTTP/1.1", "request", clock, load)
+                    .await?;
                 if self.subject.name == "outgate" {
                     *half = Some(work.per_second() / 2.0);
                 }
@@ -180,7 +193,8 @@ impl<'a> Run<'a> {
             }
             "h2" if self.subject.speaks_h2 => {
                 let load = load::requests_h2(way, target, clock);
-                self.requests("1 KiB, HTTP/2", "request", clock, load).await?;
+                self.requests("1 KiB, HTTP/2", "request", clock, load)
+                    .await?;
             }
             "warm" => {
                 let load = load::handshakes(way, target, clock, |_| NAME.to_owned());
@@ -195,7 +209,8 @@ impl<'a> Run<'a> {
             "transfer" => self.transfers().await?,
             "events" => {
                 let load = load::events(way, target, clock, STREAMS, self.epoch);
-                self.requests("200 event streams", "event", clock, load).await?;
+                self.requests("200 event streams", "event", clock, load)
+                    .await?;
             }
             _ => {}
         }
@@ -215,7 +230,10 @@ impl<'a> Run<'a> {
             process::cpu_time(&self.pids)
         };
         let (work, before) = tokio::join!(load, before);
-        let (mut work, spent) = (work?, process::cpu_time(&self.pids)?.saturating_sub(before?));
+        let (mut work, spent) = (
+            work?,
+            process::cpu_time(&self.pids)?.saturating_sub(before?),
+        );
         let done = work.done.max(1) as f64;
         self.report(case, &format!("{unit}s"), work.per_second(), "1/s");
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
@@ -223,7 +241,12 @@ impl<'a> Run<'a> {
         self.report(case, "p99", micros(work.percentile(99)), "µs");
         if !self.pids.is_empty() {
             self.report(case, &format!("CPU per {unit}"), micros(spent) / done, "µs");
-            self.report(case, "peak memory", process::peak_kib(&self.pids)? as f64 / 1024.0, "MiB");
+            self.report(
+                case,
+                "peak memory",
+                process::peak_kib(&self.pids)? as f64 / 1024.0,
+                "MiB",
+            );
         }
         Ok(work)
     }
@@ -252,7 +275,11 @@ impl<'a> Run<'a> {
 
     fn report(&self, case: &str, metric: &str, value: f64, unit: &str) {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let build = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let build = if cfg!(debug_assertions) {
+            "dev"
+        } else {
+            "release"
+        };
         let conditions = format!(
             "{build} build, {cores} cores shared with client and origin; {CONNECTIONS} connections over HTTP/1.1, \
              4 of 8 streams over HTTP/2, 8 at a time for new connections, 1 for transfers; TLS 1.3 on both sides; \
@@ -272,4 +299,3 @@ impl<'a> Run<'a> {
         );
     }
 }
-

@@ -276,11 +276,22 @@ impl Bench<'_> {
         command
             .args(["--quiet", "--set"])
             .arg(format!("confdir={}", folder.display()))
-            .args(["--listen-host", "127.0.0.1", "--listen-port", &port.to_string()])
+            .args([
+                "--listen-host",
+                "127.0.0.1",
+                "--listen-port",
+                &port.to_string(),
+            ])
             .arg("--set")
-            .arg(format!("ssl_verify_upstream_trusted_ca={}", self.root.display()))
+            .arg(format!(
+                "ssl_verify_upstream_trusted_ca={}",
+                self.root.display()
+            ))
             .args(["--set", "stream_large_bodies=1m"])
-            .args(["--modify-headers", &format!("/~q/Authorization/Bearer {SECRET}")]);
+            .args([
+                "--modify-headers",
+                &format!("/~q/Authorization/Bearer {SECRET}"),
+            ]);
         let process = self.start("mitmproxy", &mut command, port)?;
         let mut way = self.through(port, &folder.join("mitmproxy-ca-cert.pem"))?;
         // It asks the system's resolver, which does not know the name; TLS does.
@@ -368,5 +379,7 @@ impl Bench<'_> {
 }
 
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
 }

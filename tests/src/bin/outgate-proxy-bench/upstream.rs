@@ -103,7 +103,9 @@ impl Body for Pieces {
         static PIECE_BYTES: [u8; PIECE] = [b'x'; PIECE];
         let now = self.0.min(PIECE as u64);
         self.0 -= now;
-        let piece = PIECE_BYTES.get(..now as usize).filter(|piece| !piece.is_empty());
+        let piece = PIECE_BYTES
+            .get(..now as usize)
+            .filter(|piece| !piece.is_empty());
         Poll::Ready(piece.map(|piece| Ok(Frame::data(Bytes::from_static(piece)))))
     }
 
