@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use outgate_gateway::audit::{AuditConfig, Durability};
 use outgate_gateway::gateway::{CertificateAuthoritySource, Gateway, GatewayConfig};
+use outgate_gateway::link::DeniedNames;
 use outgate_gateway::upstream::UpstreamConfig;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -25,9 +26,20 @@ pub(crate) struct UpstreamArgs {
     /// Ask these name servers instead of the system's
     #[arg(long, value_name = "IP:PORT")]
     dns: Vec<SocketAddr>,
+    /// Tell guests that names no rule can match do not exist, or that they are refused
+    #[arg(long, value_name = "ANSWER", value_enum, default_value_t)]
+    denied_names: DeniedNamesArg,
     /// Write each audit record through to the disk before the request goes on
     #[arg(long)]
     audit_fsync: bool,
+}
+
+/// What guests are told of names that no rule can match.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum DeniedNamesArg {
+    #[default]
+    Nxdomain,
+    Refused,
 }
 
 impl UpstreamArgs {
@@ -42,6 +54,13 @@ impl UpstreamArgs {
             config.extra_roots.extend(certificates(path)?);
         }
         Ok(config)
+    }
+
+    pub(crate) fn denied_names(&self) -> DeniedNames {
+        match self.denied_names {
+            DeniedNamesArg::Nxdomain => DeniedNames::NxDomain,
+            DeniedNamesArg::Refused => DeniedNames::Refused,
+        }
     }
 
     pub(crate) fn audit_config(&self, dir: PathBuf) -> AuditConfig {
@@ -114,6 +133,7 @@ async fn serve(args: GatewayArgs) -> anyhow::Result<ExitCode> {
         ca: CertificateAuthoritySource::Directory(ca_dir),
         audit: args.upstream.audit_config(audit_dir),
         upstream: args.upstream.upstream_config()?,
+        denied_names: args.upstream.denied_names(),
     };
     let gateway = Gateway::start(config).await?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use outgate_gateway::link::{
     BoxFuture, Dropped, FlowDestination, FlowHandler, FlowStream, GATEWAY_IP, GUEST_IP, GUEST_MAC,
-    Link, LinkConfig, MAX_FRAME, Opening, PREFIX_LEN, Stack,
+    Link, LinkConfig, MAX_FRAME, NameAdmission, NameAlarm, NameAnswer, Opening, PREFIX_LEN, Stack,
 };
 use outgate_policy::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -97,15 +97,17 @@ impl FlowHandler for Server {
         })
     }
 
-    fn resolve(&self, _name: &Host) -> bool {
-        false
+    fn resolve(&self, _name: &Host) -> NameAdmission {
+        NameAdmission::Denied
     }
 
     fn dropped(&self, what: Dropped, count: u64) {
         eprintln!("dropped {count} {what}");
     }
 
-    fn name_query(&self, _name: &str, _allowed: bool) {}
+    fn name_query(&self, _name: &str, _answer: NameAnswer) {}
+
+    fn name_alarm(&self, _alarm: &NameAlarm) {}
 }
 
 async fn serve(mut stream: FlowStream, port: u16, total: usize) -> std::io::Result<()> {

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::admin::protocol::{Network, Registered, Registration};
 use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind, SandboxRef};
 use crate::credential::{Broker, CredentialError, Placeholders};
-use crate::link::{self, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
+use crate::link::{self, DeniedNames, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
 use crate::sandbox::{SandboxContext, SandboxIdentity, SandboxServices};
 use crate::tls::{CertificateAuthority, Leaves, TlsError};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamError};
@@ -46,6 +46,8 @@ pub struct GatewayConfig {
     pub audit: AuditConfig,
     /// How upstreams are reached.
     pub upstream: UpstreamConfig,
+    /// What guests are told of names that no rule can match.
+    pub denied_names: DeniedNames,
 }
 
 /// Where the certificate authority comes from.
@@ -106,6 +108,7 @@ struct Shared {
     ca: CertificateAuthority,
     audit: AuditLog,
     upstream: Upstream,
+    denied_names: DeniedNames,
     ids: Mutex<HashSet<String>>,
 }
 
@@ -135,6 +138,7 @@ impl Gateway {
                 ca,
                 audit,
                 upstream,
+                denied_names: config.denied_names,
                 ids: Mutex::default(),
             }),
         })
@@ -167,6 +171,7 @@ impl Gateway {
         };
         let link_config = LinkConfig {
             name_key: self.name_key(&registration.id),
+            denied_names: self.shared.denied_names,
         };
         let placeholders = Placeholders::restore(policy.credentials(), registration.placeholders)?;
         let registered = Registered {

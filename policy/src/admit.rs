@@ -72,6 +72,19 @@ impl Policy {
                 allowed && (layer.observes || !closed)
             })
     }
+
+    /// Whether some allow rule names this host in full. Of a name that only wildcards match, whoever
+    /// asks for it chose a part.
+    #[must_use]
+    pub fn lists_name(&self, name: &Host) -> bool {
+        self.layers.iter().any(|layer| {
+            layer.index.exact(name).is_some_and(|bucket| {
+                bucket
+                    .all_openings()
+                    .any(|(opening, _)| !opening.allowed.is_empty())
+            })
+        })
+    }
 }
 
 /// What one layer could allow to a place.

@@ -102,6 +102,15 @@ fn b006_c06_plain_http_needs_a_rule_of_its_own() {
 }
 
 #[test]
+fn c12_only_a_name_written_in_full_is_listed() {
+    let policy = policy(&[BASE]);
+    for (name, listed) in [("a.test", true), ("x.c.test", false), ("evil.test", false)] {
+        let host = Host::parse(name).unwrap();
+        assert_eq!(policy.lists_name(&host), listed, "{name}");
+    }
+}
+
+#[test]
 fn b007_b010_names_are_admitted_before_resolution_and_exactly() {
     let policy = policy(&[BASE]);
     for (name, admitted) in [

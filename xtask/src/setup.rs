@@ -21,6 +21,9 @@ const PACKAGES: &[Package] = &[
     ("git", "git"),
     ("python3", "python3"),
     ("openssl", "openssl"),
+    // Resolvers that the guest's DNS has to please.
+    ("bind9-dnsutils", "dig"),
+    ("musl-tools", "musl-gcc"),
     ("iproute2", "ip"),
     ("ca-certificates", "update-ca-certificates"),
     // libFuzzer is C++.

@@ -244,6 +244,7 @@ async fn attach(
         ca: CertificateAuthoritySource::Ephemeral,
         audit: args.upstream.audit_config(audit.clone()),
         upstream: args.upstream.upstream_config()?,
+        denied_names: args.upstream.denied_names(),
     };
     let gateway = Gateway::start(config)
         .await

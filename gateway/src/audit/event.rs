@@ -179,6 +179,8 @@ impl Event {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
+    /// Something looks like an attack and was not refused; `count` and `detail` say what.
+    Alarm,
     /// A credential was attached to a request.
     CredentialUse,
     /// A name query was answered or refused.
@@ -214,7 +216,8 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of the names.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
+        Self::Alarm,
         Self::CredentialUse,
         Self::Dns,
         Self::Drop,
@@ -236,6 +239,7 @@ impl EventKind {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Alarm => "alarm",
             Self::CredentialUse => "credential_use",
             Self::Dns => "dns",
             Self::Drop => "drop",

@@ -72,6 +72,10 @@ dropped! {
     GatewayPort = "gateway_port",
     /// A DNS question above the rate limit.
     DnsRate = "dns_rate",
+    /// A DNS message that is no question; answered with a format error.
+    DnsMalformed = "dns_malformed",
+    /// A DNS connection while the sandbox has all that it may have; reset.
+    DnsConnections = "dns_connections",
     /// An answer that found no room because the guest does not read its link.
     Unread = "unread",
 }

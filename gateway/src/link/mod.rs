@@ -29,7 +29,7 @@ use std::pin::Pin;
 use outgate_policy::Host;
 use smoltcp::wire::EthernetAddress;
 
-pub use dns::QUERIES_PER_SECOND;
+pub use dns::{QUERIES_PER_SECOND, WILDCARD_NAMES};
 pub use drops::Dropped;
 pub use flow::FlowStream;
 pub use frame_socket::{Link, LinkError};
@@ -69,7 +69,7 @@ pub trait FlowHandler: Send + Sync + 'static {
     fn open(&self, to: FlowDestination) -> BoxFuture<'_, Opening>;
 
     /// May this name get a synthetic address?
-    fn resolve(&self, name: &Host) -> bool;
+    fn resolve(&self, name: &Host) -> NameAdmission;
 
     /// `count` frames or connection attempts were dropped since the last call for this kind.
     /// At most one call per kind and second.
@@ -77,7 +77,57 @@ pub trait FlowHandler: Send + Sync + 'static {
 
     /// A DNS question was answered. `name` is what the guest sent, escaped, at most 1 KiB; it need
     /// not be a valid host name. At most [`QUERIES_PER_SECOND`] calls per second.
-    fn name_query(&self, name: &str, allowed: bool);
+    fn name_query(&self, name: &str, answer: NameAnswer);
+
+    /// The names asked for below one domain look like data on its way out. At most once per domain
+    /// in ten minutes.
+    fn name_alarm(&self, alarm: &NameAlarm);
+}
+
+/// What policy says of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameAdmission {
+    /// No rule can match it.
+    Denied,
+    /// A rule names it in full: somebody wrote it down, so it tells nobody anything.
+    Listed,
+    /// Only a wildcard matches: the guest chose some of it.
+    Wildcard,
+}
+
+/// How a DNS question was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameAnswer {
+    /// With what there is: an address, or that there is none of that type.
+    Allowed,
+    /// No rule can match the name.
+    Denied,
+    /// The sandbox has asked for too many names that only a wildcard matches.
+    OverBudget,
+    /// The name would be allowed, but not with this record type.
+    TypeDenied,
+}
+
+/// Names that look like data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameAlarm {
+    /// The registrable domain that they are below.
+    pub domain: String,
+    /// How many names.
+    pub names: u64,
+    /// What they hold beside the domain, in bytes.
+    pub bytes: usize,
+}
+
+/// What a guest is told of a name that no rule can match.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeniedNames {
+    /// That it does not exist: programs fail at once and do not try again.
+    #[default]
+    NxDomain,
+    /// That the server refuses: honest, but many programs ask again, or call it a passing failure.
+    Refused,
 }
 
 /// Where a guest wants to connect to.
@@ -123,6 +173,8 @@ pub struct LinkConfig {
     /// Decides which synthetic address a name gets. Give the same key to a sandbox's next stack and
     /// the addresses that its guest remembers stay those of the same names.
     pub name_key: NameKey,
+    /// What the guest is told of names that no rule can match.
+    pub denied_names: DeniedNames,
 }
 
 /// Locks a mutex whose holders never leave it half-changed: a panic elsewhere must not take the

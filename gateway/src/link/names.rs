@@ -98,6 +98,16 @@ impl Names {
         Some(address)
     }
 
+    /// Whether a name has an address now.
+    pub(super) fn holds(&self, name: &Host) -> bool {
+        self.by_name.contains(name)
+    }
+
+    /// The name at an address.
+    pub(super) fn at(&self, address: Ipv4Addr) -> Option<Host> {
+        self.by_address.get(&address).cloned()
+    }
+
     /// Forgets the name that was used longest ago, among those without open flows.
     fn evict(&mut self) -> Option<()> {
         let idle = self

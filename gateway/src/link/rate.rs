@@ -1,5 +1,7 @@
 //! How often a guest may do what costs us more than it costs the guest.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 /// A token bucket.
@@ -34,12 +36,15 @@ impl Rate {
         }
         admitted
     }
+
+    /// How long until there is a token again, if there is none now.
+    pub(super) fn wait(&self) -> Duration {
+        Duration::from_secs_f64((1.0 - self.tokens).max(0.0) / self.per_second)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -51,5 +56,6 @@ mod tests {
         assert!(!rate.admit(start + Duration::from_millis(50)));
         assert!(rate.admit(start + Duration::from_millis(160)));
         assert!(!rate.admit(start + Duration::from_millis(170)));
+        assert!(rate.admit(start + Duration::from_millis(170) + rate.wait()));
     }
 }

@@ -120,7 +120,11 @@ impl Driver {
             openings: Openings::default(),
             permits: Arc::new(Semaphore::new(MAX_FLOWS)),
             opening_rate: Rate::new(OPENINGS_PER_SECOND, OPENING_BURST),
-            resolver: Arc::new(Resolver::new(Arc::clone(&names), Arc::clone(&handler))),
+            resolver: Arc::new(Resolver::new(
+                Arc::clone(&names),
+                Arc::clone(&handler),
+                config.denied_names,
+            )),
             names,
             handler,
             drops: DropCounters::new(),
@@ -307,6 +311,9 @@ impl Driver {
     /// Reports what was dropped; returns when there is more to report.
     fn report(&mut self) -> Option<Instant> {
         self.drops.add_many(Dropped::Unread, self.tx.take_unread());
+        for (what, count) in self.resolver.take_drops() {
+            self.drops.add_many(what, count);
+        }
         self.drops.report(Instant::now(), self.handler.as_ref())
     }
 

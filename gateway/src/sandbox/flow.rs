@@ -9,7 +9,9 @@ use outgate_policy::{Authority, Destination, Host, Reason, Verdict};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::audit::{Event, EventKind, Ingress};
-use crate::link::{BoxFuture, Dropped, FlowDestination, FlowHandler, GATEWAY_NAME, Opening};
+use crate::link::{
+    BoxFuture, Dropped, FlowDestination, FlowHandler, NameAdmission, NameAlarm, NameAnswer, Opening,
+};
 
 use super::notes::Notes;
 use super::{Opened, SandboxContext};
@@ -61,8 +63,15 @@ impl FlowHandler for Flows {
         Box::pin(self.decide(to))
     }
 
-    fn resolve(&self, name: &Host) -> bool {
-        name.as_str() == GATEWAY_NAME || self.sandbox.policy().admits_name(name)
+    fn resolve(&self, name: &Host) -> NameAdmission {
+        let policy = self.sandbox.policy();
+        if !policy.admits_name(name) {
+            NameAdmission::Denied
+        } else if policy.lists_name(name) {
+            NameAdmission::Listed
+        } else {
+            NameAdmission::Wildcard
+        }
     }
 
     fn dropped(&self, what: Dropped, count: u64) {
@@ -73,20 +82,36 @@ impl FlowHandler for Flows {
         });
     }
 
-    fn name_query(&self, name: &str, allowed: bool) {
+    fn name_query(&self, name: &str, answer: NameAnswer) {
+        let (verdict, reason) = match answer {
+            NameAnswer::Allowed => (Verdict::Allow, Reason::Allowed),
+            NameAnswer::Denied => (Verdict::Deny, Reason::DnsNameDenied),
+            NameAnswer::OverBudget => (Verdict::Deny, Reason::LimitExceeded),
+            NameAnswer::TypeDenied => (Verdict::Deny, Reason::DnsTypeDenied),
+        };
         self.notes.add(Event {
             host: Some(name.to_owned()),
-            verdict: Some(if allowed {
-                Verdict::Allow
-            } else {
-                Verdict::Deny
-            }),
-            reason: Some(if allowed {
-                Reason::Allowed
-            } else {
-                Reason::DnsNameDenied
-            }),
+            verdict: Some(verdict),
+            reason: Some(reason),
             ..self.sandbox.event(EventKind::Dns)
+        });
+    }
+
+    fn name_alarm(&self, alarm: &NameAlarm) {
+        let NameAlarm {
+            domain,
+            names,
+            bytes,
+        } = alarm;
+        let detail = format!(
+            "the names asked for below this domain look like data on its way out: {bytes} bytes in \
+             {names} names"
+        );
+        self.notes.add(Event {
+            host: Some(domain.clone()),
+            count: Some(*names),
+            detail: Some(detail),
+            ..self.sandbox.event(EventKind::Alarm)
         });
     }
 }
@@ -157,11 +182,12 @@ mod tests {
             Host::parse("a.test").unwrap(),
             Host::parse("b.test").unwrap(),
         );
-        assert!(handler.resolve(&a) && !handler.resolve(&b));
+        let (listed, denied) = (NameAdmission::Listed, NameAdmission::Denied);
+        assert_eq!((handler.resolve(&a), handler.resolve(&b)), (listed, denied));
         lab.sandbox
             .set_policy(load(&allow("https", 443, "").replace("a.test", "b.test")));
-        assert!(!handler.resolve(&a) && handler.resolve(&b));
-        handler.name_query("a.test", false);
+        assert_eq!((handler.resolve(&a), handler.resolve(&b)), (denied, listed));
+        handler.name_query("a.test", NameAnswer::Denied);
         handler.dropped(Dropped::Quic, 7);
         let (dns, drop) = (lab.record("dns").await, lab.record("drop").await);
         assert_eq!(

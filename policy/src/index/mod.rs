@@ -126,6 +126,11 @@ impl Index {
         self.any.all()
     }
 
+    /// The rules that name a host in full.
+    pub(crate) fn exact(&self, name: &Host) -> Option<&Bucket> {
+        self.exact.get(name)
+    }
+
     /// The groups of rules that speak of the destination.
     pub(crate) fn buckets<'a>(
         &'a self,

@@ -18,6 +18,7 @@ mod policy_content;
 mod policy_http;
 mod policy_load;
 mod raw;
+mod resolvers;
 mod smuggling;
 mod streaming;
 mod targets;

@@ -3,6 +3,7 @@
 mod flows;
 mod guest;
 mod hostile;
+mod names_over_tcp;
 mod raw;
 mod services;
 
@@ -26,16 +27,17 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 type Open = dyn Fn(FlowDestination) -> BoxFuture<'static, Opening> + Send + Sync;
 
 /// A handler that remembers what it was told.
-struct Recorder {
+pub(super) struct Recorder {
     open: Box<Open>,
     names: Vec<Host>,
     drops: Mutex<HashMap<Dropped, u64>>,
-    queries: Mutex<Vec<(String, bool)>>,
+    pub(super) queries: Mutex<Vec<(String, NameAnswer)>>,
+    pub(super) alarms: Mutex<Vec<NameAlarm>>,
     changed: Notify,
 }
 
 impl Recorder {
-    fn new(
+    pub(super) fn new(
         open: impl Fn(FlowDestination) -> BoxFuture<'static, Opening> + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -46,6 +48,7 @@ impl Recorder {
             ],
             drops: Mutex::default(),
             queries: Mutex::default(),
+            alarms: Mutex::default(),
             changed: Notify::new(),
         })
     }
@@ -64,11 +67,11 @@ impl Recorder {
         })
     }
 
-    fn refusing() -> Arc<Self> {
+    pub(super) fn refusing() -> Arc<Self> {
         Self::new(|_| Box::pin(async { Opening::Refuse }))
     }
 
-    fn dropped(&self, what: Dropped) -> u64 {
+    pub(super) fn dropped(&self, what: Dropped) -> u64 {
         lock(&self.drops).get(&what).copied().unwrap_or(0)
     }
 
@@ -87,8 +90,14 @@ impl FlowHandler for Recorder {
         (self.open)(to)
     }
 
-    fn resolve(&self, name: &Host) -> bool {
-        self.names.contains(name) || name.as_str().ends_with(".many.test")
+    fn resolve(&self, name: &Host) -> NameAdmission {
+        if self.names.contains(name) {
+            NameAdmission::Listed
+        } else if name.as_str().ends_with(".many.test") {
+            NameAdmission::Wildcard
+        } else {
+            NameAdmission::Denied
+        }
     }
 
     fn dropped(&self, what: Dropped, count: u64) {
@@ -96,8 +105,12 @@ impl FlowHandler for Recorder {
         self.changed.notify_one();
     }
 
-    fn name_query(&self, name: &str, allowed: bool) {
-        lock(&self.queries).push((name.to_owned(), allowed));
+    fn name_query(&self, name: &str, answer: NameAnswer) {
+        lock(&self.queries).push((name.to_owned(), answer));
+    }
+
+    fn name_alarm(&self, alarm: &NameAlarm) {
+        lock(&self.alarms).push(alarm.clone());
     }
 }
 

@@ -132,7 +132,6 @@ async fn names_are_answered_by_policy_and_never_resolved() {
         RecordType::SVCB,
         RecordType::TXT,
         RecordType::MX,
-        RecordType::ANY,
     ];
     for kind in kinds {
         let nothing = ask(&guest, "a.test.", kind).await;
@@ -149,7 +148,7 @@ async fn names_are_answered_by_policy_and_never_resolved() {
             "B091 {kind}"
         );
     }
-    for odd in ["evil.test.", ".", "_x.a.test.", "test."] {
+    for odd in ["evil.test.", "_x.a.test.", "test."] {
         let denied = ask(&guest, odd, RecordType::A).await;
         assert_eq!(
             denied.metadata.response_code,
@@ -158,11 +157,11 @@ async fn names_are_answered_by_policy_and_never_resolved() {
         );
     }
     let queries = lock(&recorder.queries);
-    assert!(queries.contains(&("a.test".to_owned(), true)));
-    assert!(queries.contains(&("SECRET.evil.test".to_owned(), false)));
+    assert!(queries.contains(&("a.test".to_owned(), NameAnswer::Allowed)));
+    assert!(queries.contains(&("SECRET.evil.test".to_owned(), NameAnswer::Denied)));
     assert_eq!(
         queries.len(),
-        4 + 2 * kinds.len() + 4,
+        4 + 2 * kinds.len() + 3,
         "every question is reported"
     );
 }
@@ -226,7 +225,7 @@ async fn b005_control_bytes_in_a_name_match_no_rule() {
     assert!(
         queries
             .iter()
-            .all(|(name, allowed)| !allowed && name.is_ascii()),
+            .all(|(name, answer)| *answer == NameAnswer::Denied && name.is_ascii()),
         "{queries:?}"
     );
     assert!(
