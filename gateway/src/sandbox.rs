@@ -18,6 +18,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use outgate_policy::{Authority, Policy, Protocol};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::{AuditError, AuditLog, Event, EventKind, Ingress, RecordId, SandboxRef};
 use crate::credential::{Broker, Placeholders};
@@ -74,6 +75,7 @@ pub struct SandboxContext {
     exchanges: Arc<Semaphore>,
     exchanges_under_way: exchanges::Exchanges,
     bodies: Arc<Semaphore>,
+    draining: CancellationToken,
 }
 
 impl SandboxContext {
@@ -89,6 +91,7 @@ impl SandboxContext {
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             exchanges_under_way: exchanges::Exchanges::default(),
             bodies: Arc::new(Semaphore::new(MAX_BODIES)),
+            draining: CancellationToken::new(),
         }
     }
 
@@ -122,6 +125,23 @@ impl SandboxContext {
         self.policy.store(Arc::clone(&policy));
         self.policy_changes.send_replace(());
         self.exchanges_under_way.judge(&policy);
+    }
+
+    /// Lets HTTP connections end after the answers under way: HTTP/1 by `Connection: close`, HTTP/2 by
+    /// GOAWAY. Byte streams go on.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Waits until no exchange and no byte stream is open.
+    pub async fn drained(&self) {
+        // An error only of a closed semaphore, and nothing closes this one.
+        let _all = self.exchanges.acquire_many(MAX_EXCHANGES as u32).await;
+    }
+
+    /// Fires when the sandbox is drained.
+    pub(crate) fn draining(&self) -> CancellationToken {
+        self.draining.clone()
     }
 
     /// An event about this sandbox under the policy in force.

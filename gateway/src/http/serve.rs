@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,17 +183,27 @@ where
 {
     let mut front = Front::new(stream);
     let verdicts = front.verdicts();
-    let service = service_fn(|request| {
+    let draining = channel.sandbox.draining();
+    let service = service_fn(move |request| {
         let (channel, verdict) = (Arc::clone(&channel), verdicts.take());
         async move { Ok::<_, Infallible>(channel.respond_after_front(verdict, request).await) }
     });
-    let served = http1::Builder::new()
+    let connection = http1::Builder::new()
         .half_close(true)
         .preserve_header_case(true)
         .auto_date_header(false)
         .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(&mut front), service)
-        .await;
+        .serve_connection(TokioIo::new(&mut front), service);
+    let mut connection = pin!(connection);
+    // No new request once the sandbox is drained; those under way are answered.
+    let served = tokio::select! {
+        biased;
+        served = connection.as_mut() => served,
+        () = draining.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     match served {
         Ok(()) => linger(front.into_inner()).await,
         Err(error) => tracing::debug!(%error, "an HTTP/1 connection broke off"),
@@ -208,7 +219,7 @@ where
         let channel = Arc::clone(&to);
         async move { Ok::<_, Infallible>(channel.respond(request).await) }
     });
-    let served = http2::Builder::new(TokioExecutor::new())
+    let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEAD_BYTES as u32)
@@ -218,8 +229,18 @@ where
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .serve_connection(TokioIo::new(stream), service);
+    let draining = channel.sandbox.draining();
+    let mut connection = pin!(connection);
+    // No new request once the sandbox is drained; those under way are answered.
+    let served = tokio::select! {
+        biased;
+        served = connection.as_mut() => served,
+        () = draining.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     if let Err(error) = served {
         if causes(&error).any(|cause| cause.is::<io::Error>()) {
             tracing::debug!(%error, "an HTTP/2 connection broke off");

@@ -6,6 +6,7 @@
 mod bridge;
 mod content;
 mod denials;
+mod drain;
 mod hostile_http2;
 mod reload;
 mod smuggling;

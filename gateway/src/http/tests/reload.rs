@@ -6,7 +6,7 @@ use http_body::Frame;
 use super::*;
 
 /// A policy like `allow(protocol, port, "")` that speaks of another name.
-fn elsewhere(protocol: &str, port: u16) -> outgate_policy::Policy {
+fn elsewhere(protocol: &str, port: u16) -> Policy {
     load(&allow(protocol, port, "").replace("a.test", "b.test"))
 }
 
