@@ -45,7 +45,7 @@ enum Command {
     /// Read and verify audit logs
     #[command(subcommand)]
     Audit(audit::AuditCommand),
-    /// Run a gateway of its own, that nodes register sandboxes at
+    /// Run a gateway of its own, for nodes and for other people's isolation
     Gateway(gateway::GatewayArgs),
     /// Build, list and verify guest images
     #[command(subcommand)]
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(*args),
         Command::Policy(command) => command.run(),
         Command::Audit(command) => command.run(places::latest_audit_dir()),
-        Command::Gateway(args) => gateway::main(args),
+        Command::Gateway(args) => gateway::main(&args),
         Command::Image(command) => command.run(),
         Command::Kernel(command) => command.run(),
         Command::Doctor(args) => args.run(),

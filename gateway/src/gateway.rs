@@ -153,6 +153,45 @@ impl Gateway {
         registration: Registration,
         link: OwnedFd,
     ) -> Result<RegisteredSandbox, GatewayError> {
+        let link_config = LinkConfig {
+            name_key: self.name_key(&registration.id),
+            denied_names: self.shared.denied_names,
+        };
+        let mut sandbox = self.prepare(registration).await?;
+        let link = Link::from_fd(link)?;
+        self.record_registered(&sandbox.context).await?;
+        let handler = sandbox.context.flow_handler();
+        sandbox.stack = Some(Stack::spawn(link, handler, link_config));
+        Ok(sandbox)
+    }
+
+    /// Puts a sandbox behind the gateway that has no link, and is served by a
+    /// [listener](crate::listener) that recognises it.
+    ///
+    /// # Errors
+    /// See [`GatewayError`].
+    pub async fn register_unlinked(
+        &self,
+        registration: Registration,
+    ) -> Result<RegisteredSandbox, GatewayError> {
+        let sandbox = self.prepare(registration).await?;
+        self.record_registered(&sandbox.context).await?;
+        Ok(sandbox)
+    }
+
+    /// Where everything is recorded.
+    #[must_use]
+    pub fn audit(&self) -> AuditLog {
+        self.shared.audit.clone()
+    }
+
+    async fn record_registered(&self, context: &SandboxContext) -> Result<(), AuditError> {
+        let event = context.event(EventKind::SandboxRegister);
+        self.shared.audit.append(&event).await.map(drop)
+    }
+
+    /// A sandbox under its policy that nothing leads to yet.
+    async fn prepare(&self, registration: Registration) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
         // A sandbox that no policy selects has none, and reaches nothing.
         let loaded = if registration.policy.is_empty() {
@@ -168,10 +207,6 @@ impl Gateway {
                     .await?;
                 return Err(GatewayError::Policy(diagnostics));
             }
-        };
-        let link_config = LinkConfig {
-            name_key: self.name_key(&registration.id),
-            denied_names: self.shared.denied_names,
         };
         let placeholders = Placeholders::restore(policy.credentials(), registration.placeholders)?;
         let registered = Registered {
@@ -197,15 +232,9 @@ impl Gateway {
                 ca_pem: registered.ca_pem.clone(),
             },
         ));
-        let link = Link::from_fd(link)?;
-        self.shared
-            .audit
-            .append(&context.event(EventKind::SandboxRegister))
-            .await?;
-        let stack = Stack::spawn(link, context.flow_handler(), link_config);
         Ok(RegisteredSandbox {
             context,
-            stack,
+            stack: None,
             registered,
             _seat: seat,
         })
@@ -288,7 +317,8 @@ impl Gateway {
 #[derive(Debug)]
 pub struct RegisteredSandbox {
     context: Arc<SandboxContext>,
-    stack: StackHandle,
+    /// None for a sandbox without a link.
+    stack: Option<StackHandle>,
     registered: Registered,
     _seat: Seat,
 }
@@ -298,6 +328,12 @@ impl RegisteredSandbox {
     #[must_use]
     pub fn registered(&self) -> &Registered {
         &self.registered
+    }
+
+    /// The sandbox, for a listener that serves it.
+    #[must_use]
+    pub fn context(&self) -> Arc<SandboxContext> {
+        Arc::clone(&self.context)
     }
 
     /// Stops serving the link and records the end of the sandbox.

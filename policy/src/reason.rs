@@ -119,6 +119,9 @@ reasons! {
     ConnectionIdle "connection_idle" 408
         "The client sent no complete request in time."
         "Send the request without long pauses.";
+    ProxyAuthRequired "proxy_auth_required" 407
+        "The connection presented no credential of a sandbox that the listener serves."
+        "Send the sandbox's id and token to the proxy as user and password.";
     UpgradeDenied "upgrade_denied" 403
         "The request asks for another protocol that no rule allows."
         "Use plain HTTP requests for this destination.";

@@ -1,7 +1,6 @@
 //! The gateway's side of the admin socket.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +11,12 @@ use tokio::sync::Semaphore;
 use super::descriptor::{receive_line, send_line};
 use super::protocol::{Refusal, Reply, Request};
 use crate::gateway::{Gateway, GatewayError};
+use crate::unix_socket;
 
 /// Connections served at once: one per sandbox, and a few that are still asking.
 const MAX_CONNECTIONS: usize = crate::gateway::MAX_SANDBOXES + 64;
+/// Permission bits of the socket: whoever may connect may put sandboxes behind the gateway.
+const MODE: u32 = 0o600;
 /// How long a client may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -23,7 +25,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// When another gateway already listens there, or the socket can't be made.
 pub async fn serve(gateway: Gateway, path: &Path) -> io::Result<()> {
-    let listener = bind(path)?;
+    let listener = UnixListener::from_std(unix_socket::bind(path, MODE)?)?;
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
@@ -38,34 +40,6 @@ pub async fn serve(gateway: Gateway, path: &Path) -> io::Result<()> {
             drop(slot);
         });
     }
-}
-
-/// Binds with mode 0600. A socket file that nobody answers on is what a killed gateway left.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if let Ok(metadata) = path.symlink_metadata() {
-        if !metadata.file_type().is_socket() {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                format!(
-                    "`{}` exists and is no socket; choose another path",
-                    path.display()
-                ),
-            ));
-        }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrInUse,
-                format!("another gateway already listens at `{}`", path.display()),
-            ));
-        }
-        std::fs::remove_file(path)?;
-    }
-    // Bound under a private name and renamed, so that nobody can connect before the mode is set.
-    let private = path.with_extension(format!("{}.new", std::process::id()));
-    let listener = UnixListener::bind(&private)?;
-    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o600))?;
-    std::fs::rename(&private, path)?;
-    Ok(listener)
 }
 
 async fn serve_connection(gateway: &Gateway, stream: &UnixStream) -> io::Result<()> {

@@ -181,6 +181,9 @@ impl Event {
 pub enum EventKind {
     /// Something looks like an attack and was not refused; `count` and `detail` say what.
     Alarm,
+    /// A listener turned clients away that belong to no sandbox it knows; `count` says how many
+    /// since the last such record.
+    ClientRefused,
     /// A credential was attached to a request.
     CredentialUse,
     /// A name query was answered or refused.
@@ -216,8 +219,9 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of the names.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Alarm,
+        Self::ClientRefused,
         Self::CredentialUse,
         Self::Dns,
         Self::Drop,
@@ -240,6 +244,7 @@ impl EventKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Alarm => "alarm",
+            Self::ClientRefused => "client_refused",
             Self::CredentialUse => "credential_use",
             Self::Dns => "dns",
             Self::Drop => "drop",

@@ -104,6 +104,21 @@ impl Asker {
         }
     }
 
+    /// Somebody who asked for a tunnel; `accepts` are the values of `Accept`.
+    pub(super) fn of_tunnel(target: &str, accepts: &[Vec<u8>]) -> Self {
+        let mut headers = HeaderMap::new();
+        for value in accepts {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.append(ACCEPT, value);
+            }
+        }
+        Self {
+            form: Form::wanted(&headers),
+            request: Some(format!("CONNECT {target}")),
+            ..Self::unknown()
+        }
+    }
+
     /// Somebody whose request could not be read.
     pub(super) fn unknown() -> Self {
         Self {

@@ -14,10 +14,12 @@ mod guest_body;
 mod headers;
 mod internal;
 mod placeholder;
+mod proxy;
 mod replay;
 mod serve;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use self::proxy::serve as serve_proxy;
 pub(crate) use self::serve::{Flow, serve};

@@ -254,7 +254,7 @@ where
 }
 
 /// Reads what the guest still sends until it has closed too, within bounds.
-async fn linger<S: AsyncRead + Unpin>(mut stream: S) {
+pub(super) async fn linger<S: AsyncRead + Unpin>(mut stream: S) {
     let mut thrown_away = vec![0; 16 * 1024];
     let drained = async {
         let mut left = LINGER_BYTES;

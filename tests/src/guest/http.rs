@@ -20,8 +20,8 @@ pub struct Reply {
     pub error: String,
 }
 
-impl Reply {
-    fn new(finished: Finished) -> Self {
+impl From<Finished> for Reply {
+    fn from(finished: Finished) -> Self {
         // `-D /dev/stderr` puts response heads before curl's own messages, which start `curl: (`.
         let (heads, error) = match finished.stderr.split_once("curl: (") {
             Some((heads, error)) => (heads, format!("curl: ({error}")),
@@ -45,7 +45,9 @@ impl Reply {
             error,
         }
     }
+}
 
+impl Reply {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -108,6 +110,6 @@ impl Guest {
             program = program.args(["--header", "Accept: application/json"]);
         }
         let program = program.args(options).args([url]);
-        Reply::new(program.input(input).run())
+        Reply::from(program.input(input).run())
     }
 }

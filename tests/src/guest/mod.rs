@@ -26,8 +26,9 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 pub use http::Reply;
+pub(crate) use program::PATH;
 pub use program::{Finished, Program};
-pub use socket::{DnsReply, Ending, TlsStream, exchange, read_response, read_to_end};
+pub use socket::{DnsReply, Ending, TlsStream, exchange, handshake, read_response, read_to_end};
 
 pub use namespace::own_network;
 

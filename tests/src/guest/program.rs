@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use super::Guest;
 
 /// Where programs are looked for; version managers' shims in a person's `PATH` stay out.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Seconds until a program that hangs is killed: longer than any legitimate one takes here.
 const DEADLINE_SECONDS: &str = "60";

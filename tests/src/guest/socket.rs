@@ -11,7 +11,7 @@ use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::ServerName;
 
 use super::Guest;
@@ -127,23 +127,35 @@ impl Guest {
     /// TLS over `stream`: `sni` goes into the ClientHello, `expect` must be in the certificate.
     pub fn handshake(
         &self,
-        mut stream: TcpStream,
+        stream: TcpStream,
         sni: Option<&str>,
         expect: &str,
         alpn: &[&str],
     ) -> Result<TlsStream> {
-        let mut config = rustls::ClientConfig::builder()
-            .with_root_certificates(Arc::clone(self.trust()))
-            .with_no_client_auth();
-        config.enable_sni = sni.is_some();
-        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let name = ServerName::try_from(sni.unwrap_or(expect).to_owned())?;
-        let mut session = ClientConnection::new(Arc::new(config), name)?;
-        while session.is_handshaking() {
-            session.complete_io(&mut stream)?;
-        }
-        Ok(StreamOwned::new(session, stream))
+        handshake(self.trust(), stream, sni, expect, alpn)
     }
+}
+
+/// TLS over `stream` by a client that has `trust`: `sni` goes into the ClientHello, `expect` must be
+/// in the certificate.
+pub fn handshake(
+    trust: &Arc<RootCertStore>,
+    mut stream: TcpStream,
+    sni: Option<&str>,
+    expect: &str,
+    alpn: &[&str],
+) -> Result<TlsStream> {
+    let mut config = rustls::ClientConfig::builder()
+        .with_root_certificates(Arc::clone(trust))
+        .with_no_client_auth();
+    config.enable_sni = sni.is_some();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from(sni.unwrap_or(expect).to_owned())?;
+    let mut session = ClientConnection::new(Arc::new(config), name)?;
+    while session.is_handshaking() {
+        session.complete_io(&mut stream)?;
+    }
+    Ok(StreamOwned::new(session, stream))
 }
 
 /// Reads until the stream ends or stays silent.

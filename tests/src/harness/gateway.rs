@@ -62,6 +62,15 @@ impl GatewayHome {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Starts with this configuration file, beside what the command line says.
+    pub fn configure(&mut self, text: &str) -> Result<()> {
+        let path = self.folder.path().join("gateway.yaml");
+        std::fs::write(&path, text)?;
+        let arguments = ["--config".to_owned(), path.to_string_lossy().into_owned()];
+        self.arguments.extend(arguments);
+        Ok(())
+    }
+
     /// Puts the audit log elsewhere.
     pub fn keep_audit_in(&mut self, folder: &Path) {
         folder.clone_into(&mut self.audit_folder);

@@ -54,7 +54,7 @@ pub(in crate::http) enum Framing {
 ///
 /// # Errors
 /// A line end that is not CRLF, or a head over [`MAX_HEAD_BYTES`].
-pub(super) fn find_end(input: &[u8], seen: &mut usize) -> Result<Option<usize>, Reject> {
+pub(in crate::http) fn find_end(input: &[u8], seen: &mut usize) -> Result<Option<usize>, Reject> {
     for at in *seen..input.len() {
         let before = at.checked_sub(1).map(|i| input[i]);
         match input[at] {
@@ -131,14 +131,14 @@ pub(super) fn header_line(line: &[u8]) -> Result<(&str, &[u8]), Reject> {
 
 /// The fields that decide where a request goes and where it ends.
 #[derive(Default)]
-struct Fields<'a> {
-    host: Option<&'a str>,
+pub(super) struct Fields<'a> {
+    pub(super) host: Option<&'a str>,
     length: Option<u64>,
     chunked: bool,
 }
 
 impl<'a> Fields<'a> {
-    fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
+    pub(super) fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
         let repeated = match name.to_ascii_lowercase().as_str() {
             "host" => self.host.replace(host(value)?).is_some(),
             "content-length" => self.length.replace(content_length(value)?).is_some(),
@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn framing(&self, minor: Minor) -> Result<Framing, Reject> {
+    pub(super) fn framing(&self, minor: Minor) -> Result<Framing, Reject> {
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(bad("both Content-Length and Transfer-Encoding")),
             (true, None) if minor == Minor::Zero => Err(bad("Transfer-Encoding in HTTP/1.0")),
@@ -171,31 +171,41 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The minor version of HTTP/1.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Minor {
+pub(super) enum Minor {
     Zero,
     One,
 }
 
 fn request_line(line: &[u8]) -> Result<(&str, &str, Minor), Reject> {
-    let malformed = || bad(format!("`{}` is no HTTP/1 request line", quoted(line)));
+    let (method, target, minor) = split_request_line(line)?;
+    let target = std::str::from_utf8(target)
+        .ok()
+        .filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()))
+        .ok_or_else(|| malformed(line))?;
+    Ok((method, target, minor))
+}
+
+/// Method, target and version; the target is not judged.
+pub(super) fn split_request_line(line: &[u8]) -> Result<(&str, &[u8], Minor), Reject> {
     let mut parts = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(version), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err(malformed());
+        return Err(malformed(line));
     };
     let minor = match version {
         b"HTTP/1.1" => Minor::One,
         b"HTTP/1.0" => Minor::Zero,
-        _ => return Err(malformed()),
+        _ => return Err(malformed(line)),
     };
-    let method = token(method).ok_or_else(malformed)?;
-    let target = std::str::from_utf8(target)
-        .ok()
-        .filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()))
-        .ok_or_else(malformed)?;
+    let method = token(method).ok_or_else(|| malformed(line))?;
     Ok((method, target, minor))
+}
+
+fn malformed(line: &[u8]) -> Reject {
+    bad(format!("`{}` is no HTTP/1 request line", quoted(line)))
 }
 
 /// The four forms of RFC 9112 section 3.2, as far as the server behind the front reads them the
@@ -275,7 +285,7 @@ fn content_length(value: &[u8]) -> Result<u64, Reject> {
 }
 
 /// The lines of a head whose CRLFs [`find_end`] has checked.
-struct Lines<'a>(Option<&'a [u8]>);
+pub(super) struct Lines<'a>(pub(super) Option<&'a [u8]>);
 
 impl<'a> Iterator for Lines<'a> {
     type Item = &'a [u8];
@@ -321,7 +331,7 @@ fn quoted(bytes: &[u8]) -> String {
         .to_string()
 }
 
-pub(super) fn bad(detail: impl Into<String>) -> Reject {
+pub(in crate::http) fn bad(detail: impl Into<String>) -> Reject {
     Reject::new(Reason::BadRequest, detail)
 }
 

@@ -7,6 +7,7 @@
 //! and the end of the stream: its answer then follows those of earlier pipelined requests.
 
 mod chunked;
+pub(super) mod connect;
 pub(super) mod head;
 #[cfg(test)]
 mod tests;

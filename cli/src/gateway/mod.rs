@@ -1,4 +1,7 @@
-//! `outgate gateway`: a gateway process that nodes register sandboxes at.
+//! `outgate gateway`: a gateway process of its own, for nodes and for other people's isolation.
+
+mod plan;
+mod serve;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,15 +10,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outgate_gateway::audit::{AuditConfig, Durability};
-use outgate_gateway::gateway::{CertificateAuthoritySource, Gateway, GatewayConfig};
 use outgate_gateway::link::DeniedNames;
 use outgate_gateway::upstream::UpstreamConfig;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Failure};
-use crate::places;
+
+use self::plan::Plan;
 
 /// How a gateway reaches upstreams: shared by `outgate run` and `outgate gateway`.
 #[derive(Debug, Args)]
@@ -51,7 +53,9 @@ impl UpstreamArgs {
             ..UpstreamConfig::default()
         };
         for path in &self.upstream_ca {
-            config.extra_roots.extend(certificates(path)?);
+            config
+                .extra_roots
+                .extend(certificates("--upstream-ca", path)?);
         }
         Ok(config)
     }
@@ -76,33 +80,38 @@ impl UpstreamArgs {
     }
 }
 
-fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+/// The certificates of a PEM file that `option` names.
+fn certificates(option: &str, path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let found = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| {
-            let message = format!("--upstream-ca `{}` can't be read: {error}", path.display());
+            let message = format!("{option} `{}` can't be read: {error}", path.display());
             Failure::new(Code::Usage, message)
         })?;
     if found.is_empty() {
-        let message = format!(
-            "--upstream-ca `{}` holds no PEM certificate",
-            path.display()
-        );
+        let message = format!("{option} `{}` holds no PEM certificate", path.display());
         return Err(Failure::new(Code::Usage, message).into());
     }
     Ok(found)
 }
 
-/// Run a gateway of its own, that nodes register sandboxes at.
+/// Run a gateway of its own.
 ///
-/// Nodes hand over links on the admin socket (`outgate run --gateway SOCKET`). The gateway may be
-/// stopped, killed and started again: links come back by themselves, and while it is down the
+/// Nodes hand over links on the admin socket (`outgate run --gateway SOCKET`), and clients of other
+/// people's isolation connect to the listeners of the configuration file (docs/gateway.md). The gateway
+/// may be stopped, killed and started again: links come back by themselves, and while it is down the
 /// sandboxes have no network. Ends on SIGTERM or Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct GatewayArgs {
+    /// Configuration file: listeners, sandboxes, and everything below
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Read the configuration and all that it names, say what is wrong, and start nothing
+    #[arg(long, requires = "config")]
+    check: bool,
     /// Unix socket that nodes register at
-    #[arg(long, value_name = "SOCKET")]
-    admin: PathBuf,
+    #[arg(long, value_name = "SOCKET", required_unless_present = "config")]
+    admin: Option<PathBuf>,
     /// Folder of the audit log [default: `audit/gateway` in the state folder]
     #[arg(long, value_name = "DIR")]
     audit_dir: Option<PathBuf>,
@@ -117,36 +126,17 @@ pub(crate) struct GatewayArgs {
 ///
 /// # Errors
 /// When the gateway can't start; nothing is listening then.
-pub(crate) fn main(args: GatewayArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
+    let plan = Plan::new(args)?;
+    if args.check {
+        println!(
+            "the configuration loads: {} listeners, {} sandboxes",
+            plan.listeners.len(),
+            plan.sandboxes.len()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let runtime = tokio::runtime::Runtime::new().context("the async runtime can't start")?;
-    runtime.block_on(serve(args))
-}
-
-async fn serve(args: GatewayArgs) -> anyhow::Result<ExitCode> {
-    let audit_dir = args
-        .audit_dir
-        .unwrap_or_else(|| places::state_dir().join("audit").join("gateway"));
-    let ca_dir = args
-        .ca_dir
-        .unwrap_or_else(|| places::state_dir().join("ca"));
-    let config = GatewayConfig {
-        ca: CertificateAuthoritySource::Directory(ca_dir),
-        audit: args.upstream.audit_config(audit_dir),
-        upstream: args.upstream.upstream_config()?,
-        denied_names: args.upstream.denied_names(),
-    };
-    let gateway = Gateway::start(config).await?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        served = outgate_gateway::admin::serve(gateway.clone(), &args.admin) => {
-            served.with_context(|| format!("the admin socket `{}`", args.admin.display()))?;
-        }
-        _ = terminate.recv() => {}
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-    }
-    if let Err(error) = std::fs::remove_file(&args.admin) {
-        tracing::warn!(%error, "the admin socket could not be removed");
-    }
-    gateway.stop().await;
+    runtime.block_on(serve::serve(plan))?;
     Ok(ExitCode::SUCCESS)
 }

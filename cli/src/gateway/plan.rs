@@ -1,0 +1,155 @@
+//! What a gateway is started with: the configuration file and the command line, put together.
+//!
+//! Everything is read before anything is opened, so that a mistake leaves nothing half started. What
+//! the command line says wins over the file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use outgate_gateway::admin::protocol::Registration;
+use outgate_gateway::config::{GatewayFile, StaticSandbox, Token};
+use outgate_gateway::gateway::{CertificateAuthoritySource, ENFORCED, GatewayConfig};
+use outgate_gateway::listener::{ListenAt, ListenerConfig, TokenHash};
+
+use super::{GatewayArgs, certificates};
+use crate::exit::{Code, Failure};
+use crate::output::printable_lines;
+use crate::{places, policy};
+
+/// Bytes of a configuration file at most.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) config: GatewayConfig,
+    pub(super) admin: Option<PathBuf>,
+    pub(super) listeners: Vec<(ListenAt, ListenerConfig)>,
+    pub(super) sandboxes: Vec<(Registration, Option<TokenHash>)>,
+}
+
+impl Plan {
+    /// Reads the file, and what it names: policies, tokens, certificates.
+    ///
+    /// # Errors
+    /// A [`Failure`] with [`Code::Usage`].
+    pub(super) fn new(args: &GatewayArgs) -> anyhow::Result<Self> {
+        let file = args.config.as_deref().map(read).transpose()?;
+        let state = places::state_dir();
+        let mut upstream = args.upstream.upstream_config()?;
+        let Some(file) = file else {
+            let audit = args.audit_dir.clone();
+            let ca = args.ca_dir.clone();
+            return Ok(Self {
+                config: GatewayConfig {
+                    ca: CertificateAuthoritySource::Directory(
+                        ca.unwrap_or_else(|| state.join("ca")),
+                    ),
+                    audit: args
+                        .upstream
+                        .audit_config(audit.unwrap_or_else(|| state.join("audit").join("gateway"))),
+                    upstream,
+                    denied_names: args.upstream.denied_names(),
+                },
+                admin: args.admin.clone(),
+                listeners: Vec::new(),
+                sandboxes: Vec::new(),
+            });
+        };
+        if upstream.dns.is_empty() {
+            upstream.dns = file.dns;
+        }
+        for root in &file.roots {
+            upstream.extra_roots.extend(certificates("roots", root)?);
+        }
+        let audit_dir = args.audit_dir.clone().or(file.audit_dir);
+        let ca_dir = args.ca_dir.clone().or(file.ca_dir);
+        let mut audit = args
+            .upstream
+            .audit_config(audit_dir.unwrap_or_else(|| state.join("audit").join("gateway")));
+        if !args.upstream.audit_fsync {
+            audit.durability = file.durability;
+        }
+        let sandboxes = file.sandboxes.into_iter().map(sandbox);
+        Ok(Self {
+            config: GatewayConfig {
+                ca: CertificateAuthoritySource::Directory(
+                    ca_dir.unwrap_or_else(|| state.join("ca")),
+                ),
+                audit,
+                upstream,
+                denied_names: args.upstream.denied_names(),
+            },
+            admin: args.admin.clone().or(file.admin),
+            listeners: file.proxies,
+            sandboxes: sandboxes.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<GatewayFile, Failure> {
+    let name = path.display().to_string();
+    let failed = |why: String| {
+        let message = format!("the configuration file `{name}` {why}");
+        Failure::new(Code::Usage, message)
+    };
+    let unreadable = |error: std::io::Error| failed(format!("can't be read: {error}"));
+    if fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
+        return Err(failed(format!("is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    GatewayFile::parse(&name, &text, folder).map_err(|error| {
+        let found = printable_lines(&error.to_string()).to_string();
+        failed(format!("does not load\n\n{found}"))
+    })
+}
+
+/// A sandbox with its policies, which load and can be kept.
+fn sandbox(sandbox: StaticSandbox) -> Result<(Registration, Option<TokenHash>), Failure> {
+    let StaticSandbox {
+        id,
+        tier,
+        labels,
+        policies,
+        token,
+    } = sandbox;
+    let failed = |why: String| Failure::new(Code::Usage, format!("sandbox `{id}`: {why}"));
+    let sources = policy::select(&policies, &labels).map_err(|error| failed(error.to_string()))?;
+    if !sources.is_empty() {
+        let loaded = policy::load(&sources).map_err(|error| failed(error.to_string()))?;
+        loaded
+            .require(ENFORCED)
+            .map_err(|error| failed(printable_lines(&error.render()).to_string()))?;
+    }
+    let token = token
+        .map(|token| hash(&token).map_err(failed))
+        .transpose()?;
+    let registration = Registration {
+        id,
+        tier,
+        labels,
+        policy: sources,
+        placeholders: Default::default(),
+    };
+    Ok((registration, token))
+}
+
+/// What is kept of a token. No message quotes any of it.
+fn hash(token: &Token) -> Result<TokenHash, String> {
+    match token {
+        Token::Hash(hash) => Ok(*hash),
+        Token::Environment(name) => match std::env::var(name) {
+            Ok(value) => TokenHash::of(value.as_bytes())
+                .map_err(|error| format!("the variable `{name}` holds no token: {error}")),
+            Err(_) => Err(format!("the variable `{name}` of the token is not set")),
+        },
+        Token::File(path) => {
+            let shown = path.display();
+            let text = fs::read_to_string(path)
+                .map_err(|error| format!("the token file `{shown}` can't be read: {error}"))?;
+            TokenHash::of(text.lines().next().unwrap_or_default().as_bytes())
+                .map_err(|error| format!("`{shown}` holds no token: {error}"))
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Ways in for other people's isolation: listeners that clients connect to, instead of a link.
+//!
+//! A listener finds out which sandbox a connection belongs to, from a credential or from what the
+//! operator said of the socket, never from an address or a header that a guest may choose; then it
+//! opens flows in that sandbox ([`SandboxContext::open`](crate::sandbox::SandboxContext)). What it
+//! refuses: to serve anybody it does not know, to tell a missing credential from a wrong one, to wait
+//! for slow heads, and to hold more connections than [`accept`] says.
+
+mod accept;
+mod bind;
+mod directory;
+mod refusals;
+
+pub(crate) use self::accept::{Door, HalfOpen};
+pub use self::accept::{Listener, ListenerConfig, MAX_CONNECTIONS};
+pub use self::bind::{Bound, ListenAt, ListenError};
+pub(crate) use self::directory::Guest;
+pub use self::directory::{Directory, MAX_CONNECTIONS_PER_SANDBOX, Recognised, TokenHash};
+pub(crate) use self::refusals::Refused;

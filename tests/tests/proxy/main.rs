@@ -1,0 +1,10 @@
+//! The explicit proxy, black box: a real `outgate gateway --config FILE`, and clients that are told to
+//! use it. Field cases keep their ids, as in the suite of the link.
+
+#![expect(
+    clippy::expect_used,
+    reason = "clippy exempts tests from these lints, but not what tests share"
+)]
+
+mod connect;
+mod credentials;
