@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outgate_policy::{Diagnostics, Feature, Policy, Verdict};
+use outgate_policy::{Destination, Diagnostics, Feature, Policy, Verdict};
 use sha2::{Digest, Sha256};
 
 use crate::admin::protocol::{Network, Registered, Registration};
 use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind, SandboxRef};
 use crate::credential::{Broker, CredentialError, Placeholders};
 use crate::link::{self, DeniedNames, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
+use crate::listener::ServerTls;
 use crate::sandbox::{SandboxContext, SandboxIdentity, SandboxServices};
 use crate::tls::{CertificateAuthority, Leaves, TlsError};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamError};
@@ -183,6 +184,15 @@ impl Gateway {
     #[must_use]
     pub fn audit(&self) -> AuditLog {
         self.shared.audit.clone()
+    }
+
+    /// What a listener of this gateway shows for `name`: a certificate that whoever trusts its
+    /// authority accepts.
+    ///
+    /// # Errors
+    /// [`GatewayError::Tls`] when there is no randomness.
+    pub fn listener_tls(&self, name: Destination) -> Result<ServerTls, GatewayError> {
+        Ok(ServerTls::minted(self.shared.ca.clone(), name)?)
     }
 
     async fn record_registered(&self, context: &SandboxContext) -> Result<(), AuditError> {

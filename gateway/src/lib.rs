@@ -7,9 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod ahead;
 pub mod audit;
 pub mod config;
 pub mod credential;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod gateway;
 pub mod http;
 pub mod link;

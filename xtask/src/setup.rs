@@ -25,6 +25,9 @@ const PACKAGES: &[Package] = &[
     ("bind9-dnsutils", "dig"),
     ("musl-tools", "musl-gcc"),
     ("iproute2", "ip"),
+    // What leads connections to a transparent listener.
+    ("nftables", "nft"),
+    ("socat", "socat"),
     ("ca-certificates", "update-ca-certificates"),
     // libFuzzer is C++.
     ("build-essential", "c++"),

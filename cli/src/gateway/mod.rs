@@ -1,5 +1,6 @@
 //! `outgate gateway`: a gateway process of its own, for nodes and for other people's isolation.
 
+mod notify;
 mod plan;
 mod serve;
 

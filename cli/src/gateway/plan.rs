@@ -7,9 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use outgate_gateway::admin::protocol::Registration;
-use outgate_gateway::config::{GatewayFile, StaticSandbox, Token};
+use outgate_gateway::config::{
+    FileListener, GatewayFile, ListenerCertificate, ListenerKind, StaticSandbox, Token,
+};
 use outgate_gateway::gateway::{CertificateAuthoritySource, ENFORCED, GatewayConfig};
-use outgate_gateway::listener::{ListenAt, ListenerConfig, TokenHash};
+use outgate_gateway::listener::{ServerTls, TokenHash};
 
 use super::{GatewayArgs, certificates};
 use crate::exit::{Code, Failure};
@@ -24,8 +26,16 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 pub(super) struct Plan {
     pub(super) config: GatewayConfig,
     pub(super) admin: Option<PathBuf>,
-    pub(super) listeners: Vec<(ListenAt, ListenerConfig)>,
+    pub(super) listeners: Vec<PlannedListener>,
     pub(super) sandboxes: Vec<(Registration, Option<TokenHash>)>,
+}
+
+/// A listener whose files were read.
+#[derive(Debug)]
+pub(super) struct PlannedListener {
+    pub(super) listener: FileListener,
+    /// Of a certificate in files.
+    pub(super) tls: Option<ServerTls>,
 }
 
 impl Plan {
@@ -70,6 +80,7 @@ impl Plan {
         if !args.upstream.audit_fsync {
             audit.durability = file.durability;
         }
+        let listeners = file.listeners.into_iter().map(listener);
         let sandboxes = file.sandboxes.into_iter().map(sandbox);
         Ok(Self {
             config: GatewayConfig {
@@ -81,7 +92,7 @@ impl Plan {
                 denied_names: args.upstream.denied_names(),
             },
             admin: args.admin.clone().or(file.admin),
-            listeners: file.proxies,
+            listeners: listeners.collect::<Result<_, _>>()?,
             sandboxes: sandboxes.collect::<Result<_, _>>()?,
         })
     }
@@ -98,11 +109,23 @@ fn read(path: &Path) -> Result<GatewayFile, Failure> {
         return Err(failed(format!("is larger than {MAX_FILE_BYTES} bytes")));
     }
     let text = fs::read_to_string(path).map_err(unreadable)?;
-    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    let whole = std::path::absolute(path).map_err(unreadable)?;
+    let folder = whole.parent().unwrap_or(&whole);
     GatewayFile::parse(&name, &text, folder).map_err(|error| {
         let found = printable_lines(&error.to_string()).to_string();
         failed(format!("does not load\n\n{found}"))
     })
+}
+
+fn listener(listener: FileListener) -> Result<PlannedListener, Failure> {
+    let tls = match &listener.kind {
+        ListenerKind::Proxy(_, Some(ListenerCertificate::Files(certificate, key))) => {
+            let tls = ServerTls::from_files(certificate, key);
+            Some(tls.map_err(|error| Failure::new(Code::Usage, error))?)
+        }
+        ListenerKind::Proxy(..) | ListenerKind::Transparent(_) => None,
+    };
+    Ok(PlannedListener { listener, tls })
 }
 
 /// A sandbox with its policies, which load and can be kept.

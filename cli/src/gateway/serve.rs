@@ -7,11 +7,14 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
+use outgate_gateway::config::{FileListener, ListenerCertificate, ListenerKind};
 use outgate_gateway::gateway::{Gateway, RegisteredSandbox};
-use outgate_gateway::listener::{Bound, Directory, Listener, ListenerConfig, Recognised};
+use outgate_gateway::listener::{Bound, Directory, Kind, Listener, ListenerConfig, Recognised};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::plan::Plan;
+use super::notify;
+use super::plan::{Plan, PlannedListener};
 
 /// Serves until SIGTERM or Ctrl-C.
 ///
@@ -19,10 +22,11 @@ use super::plan::Plan;
 /// When the gateway can't start; nothing is served then.
 pub(super) async fn serve(mut plan: Plan) -> anyhow::Result<()> {
     let mut bound = Vec::with_capacity(plan.listeners.len());
-    for (at, config) in plan.listeners {
-        let socket = Bound::new(at).with_context(|| format!("listener `{}`", config.name))?;
+    for planned in plan.listeners {
+        let FileListener { name, at, .. } = &planned.listener;
+        let socket = Bound::new(at.clone()).with_context(|| format!("listener `{name}`"))?;
         plan.config.upstream.own_addresses.extend(socket.address());
-        bound.push((socket, config));
+        bound.push((socket, planned));
     }
     let gateway = Gateway::start(plan.config).await?;
     let mut sandboxes = Vec::with_capacity(plan.sandboxes.len());
@@ -37,6 +41,7 @@ pub(super) async fn serve(mut plan: Plan) -> anyhow::Result<()> {
         });
     }
     let listeners = listen(&gateway, bound, recognised)?;
+    notify::say("READY=1");
 
     let mut terminate = signal(SignalKind::terminate())?;
     let admin = async {
@@ -52,6 +57,7 @@ pub(super) async fn serve(mut plan: Plan) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
+    notify::say("STOPPING=1");
     stop(&gateway, listeners, sandboxes).await;
     if let Some(path) = &plan.admin
         && let Err(error) = std::fs::remove_file(path)
@@ -63,14 +69,31 @@ pub(super) async fn serve(mut plan: Plan) -> anyhow::Result<()> {
 
 fn listen(
     gateway: &Gateway,
-    bound: Vec<(Bound, ListenerConfig)>,
+    bound: Vec<(Bound, PlannedListener)>,
     recognised: Vec<Recognised>,
 ) -> anyhow::Result<Vec<Listener>> {
-    let directory = Arc::new(arc_swap::ArcSwap::from_pointee(Directory::new(recognised)));
+    let directory = Arc::new(ArcSwap::from_pointee(Directory::new(recognised)));
     let mut listeners = Vec::with_capacity(bound.len());
-    for (socket, config) in bound {
-        let listener = Listener::spawn(socket, &config, Arc::clone(&directory), gateway.audit());
-        listeners.push(listener.with_context(|| format!("listener `{}`", config.name))?);
+    for (socket, PlannedListener { listener, tls }) in bound {
+        let kind = match listener.kind {
+            ListenerKind::Transparent(origin) => Kind::Transparent(origin),
+            ListenerKind::Proxy(protocols, None) => Kind::Proxy(protocols, None),
+            ListenerKind::Proxy(protocols, Some(ListenerCertificate::Minted(name))) => {
+                Kind::Proxy(protocols, Some(gateway.listener_tls(name)?))
+            }
+            ListenerKind::Proxy(protocols, Some(ListenerCertificate::Files(..))) => {
+                Kind::Proxy(protocols, tls)
+            }
+        };
+        let failed = format!("listener `{}`", listener.name);
+        let config = ListenerConfig {
+            name: listener.name,
+            who: listener.who,
+            kind,
+            max_connections: listener.max_connections,
+        };
+        let spawned = Listener::spawn(socket, config, Arc::clone(&directory), gateway.audit());
+        listeners.push(spawned.context(failed)?);
     }
     Ok(listeners)
 }

@@ -5,12 +5,20 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use serde_saphyr::{Location, Spanned};
 
-use super::spec::{DurabilitySpec, GatewaySpec, ProxySpec, SandboxSpec, TokenSpec};
-use super::{GatewayFile, Problem, StaticSandbox, Token};
+use outgate_policy::Destination;
+
+use super::spec::{
+    DurabilitySpec, GatewaySpec, ProxyProtocol, ProxySpec, SandboxSpec, TlsSpec, TokenSpec,
+    TransparentMode, TransparentSpec,
+};
+use super::{
+    FileListener, GatewayFile, ListenerCertificate, ListenerKind, Problem, StaticSandbox, Token,
+};
 use crate::audit::Durability;
-use crate::listener::{ListenAt, ListenerConfig, MAX_CONNECTIONS};
+use crate::listener::{ListenAt, MAX_CONNECTIONS, Origin, Protocols, Who};
 
 /// The version of the language.
 const VERSION: u32 = 1;
@@ -47,6 +55,7 @@ impl Checker<'_> {
             ca,
             upstream,
             proxies,
+            transparent,
             sandboxes,
         } = spec;
         if version.value != VERSION {
@@ -62,23 +71,23 @@ impl Checker<'_> {
                 .iter()
                 .map(|sandbox| (&sandbox.id.value, sandbox.id.referenced)),
         );
-        self.unique(
-            proxies
-                .iter()
-                .map(|proxy| (&proxy.name.value, proxy.name.referenced)),
-        );
-        self.unique(
-            proxies
-                .iter()
-                .map(|proxy| (&proxy.listen.value, proxy.listen.referenced)),
-        );
-        for proxy in &proxies {
-            self.serves_somebody(proxy, &sandboxes);
-        }
-        if admin.is_none() && proxies.is_empty() {
+        let names = proxies.iter().map(|proxy| (&proxy.name, &proxy.listen));
+        let led = transparent.iter().map(|led| (&led.name, &led.listen));
+        let named: Vec<_> = names.chain(led).collect();
+        self.unique(named.iter().map(|(name, _)| (&name.value, name.referenced)));
+        self.unique(named.iter().map(|(_, at)| (&at.value, at.referenced)));
+        if admin.is_none() && named.is_empty() {
             let message =
                 "there is neither a listener nor an admin socket, so nobody could be served";
-            self.add(version.referenced, message, "add `proxies:` or `admin:`");
+            let help = "add `proxies:`, `transparent:` or `admin:`";
+            self.add(version.referenced, message, help);
+        }
+        let mut listeners = Vec::with_capacity(named.len());
+        for proxy in &proxies {
+            listeners.extend(self.proxy(proxy, &sandboxes));
+        }
+        for led in &transparent {
+            listeners.extend(self.transparent(led, &sandboxes));
         }
         GatewayFile {
             admin: admin.map(|admin| self.path(&admin.socket)),
@@ -94,10 +103,7 @@ impl Checker<'_> {
                 .filter_map(|server| self.address(server))
                 .collect(),
             roots: upstream.roots.iter().map(|root| self.path(root)).collect(),
-            proxies: proxies
-                .iter()
-                .filter_map(|proxy| self.proxy(proxy))
-                .collect(),
+            listeners,
             sandboxes: sandboxes
                 .into_iter()
                 .map(|sandbox| self.sandbox(sandbox))
@@ -105,24 +111,142 @@ impl Checker<'_> {
         }
     }
 
-    fn proxy(&mut self, proxy: &ProxySpec) -> Option<(ListenAt, ListenerConfig)> {
-        let at = self.listen_at(proxy)?;
-        let most = proxy.max_connections.as_ref();
-        if let Some(most) = most.filter(|most| !(1..=MOST_CONNECTIONS).contains(&most.value)) {
-            let message = format!("`{}` is no number of connections", most.value);
+    fn proxy(&mut self, proxy: &ProxySpec, sandboxes: &[SandboxSpec]) -> Option<FileListener> {
+        let who = match &proxy.sandbox {
+            Some(id) => Who::Only(self.known(id, sandboxes)),
+            None => Who::Proven,
+        };
+        if who == Who::Proven && sandboxes.iter().all(|sandbox| sandbox.token.is_none()) {
+            let message = format!(
+                "nobody could use `{}`: no sandbox has a token",
+                proxy.name.value
+            );
+            let help = "give a sandbox a `token:`, or name the one that this listener is for: `sandbox: ID`";
+            self.add(proxy.name.referenced, message, help);
+        }
+        let tls = proxy.tls.as_ref().and_then(|tls| self.certificate(tls));
+        Some(FileListener {
+            name: proxy.name.value.clone(),
+            at: self.listen_at(proxy)?,
+            who,
+            kind: ListenerKind::Proxy(self.protocols(proxy), tls),
+            max_connections: self.connections(proxy.max_connections.as_ref()),
+        })
+    }
+
+    fn transparent(
+        &mut self,
+        led: &TransparentSpec,
+        sandboxes: &[SandboxSpec],
+    ) -> Option<FileListener> {
+        let (who, origin) = (self.who(led, sandboxes), led.mode);
+        let address = self.tcp(&led.listen)?;
+        let (at, origin) = match origin {
+            TransparentMode::Redirect => (ListenAt::Tcp(address), Origin::Redirect),
+            TransparentMode::Tproxy => (ListenAt::Transparent(address), Origin::Tproxy),
+        };
+        Some(FileListener {
+            name: led.name.value.clone(),
+            at,
+            who,
+            kind: ListenerKind::Transparent(origin),
+            max_connections: self.connections(led.max_connections.as_ref()),
+        })
+    }
+
+    fn who(&mut self, led: &TransparentSpec, sandboxes: &[SandboxSpec]) -> Who {
+        match (&led.sandbox, led.sources.is_empty()) {
+            (Some(id), true) => Who::Only(self.known(id, sandboxes)),
+            (None, false) => {
+                let mut networks = Vec::with_capacity(led.sources.len());
+                for (network, id) in &led.sources {
+                    let id = Spanned {
+                        value: self.known(id, sandboxes),
+                        ..*id
+                    };
+                    match network.parse::<IpNet>() {
+                        Ok(parsed) if parsed.trunc() == parsed => networks.push((parsed, id.value)),
+                        _ => {
+                            let message = format!("`{network}` is no network");
+                            self.add(id.referenced, message, "write it as in \"10.200.0.0/24\"");
+                        }
+                    }
+                }
+                Who::Sources(networks)
+            }
+            _ => {
+                let message = format!(
+                    "it is not said whose connections come to `{}`",
+                    led.name.value
+                );
+                let help = "write `sandbox: ID`, or `sources:` with networks and the ids of their sandboxes";
+                self.add(led.name.referenced, message, help);
+                Who::Sources(Vec::new())
+            }
+        }
+    }
+
+    /// The id of a sandbox that there is.
+    fn known(&mut self, id: &Spanned<String>, sandboxes: &[SandboxSpec]) -> String {
+        if sandboxes.iter().all(|sandbox| sandbox.id.value != id.value) {
+            let message = format!("there is no sandbox `{}`", id.value);
             self.add(
-                most.referenced,
+                id.referenced,
                 message,
-                format!("write 1 to {MOST_CONNECTIONS}"),
+                "name one of those under `sandboxes:`",
             );
         }
-        let most = most.map(|most| usize::try_from(most.value).unwrap_or(MAX_CONNECTIONS));
-        let config = ListenerConfig {
-            name: proxy.name.value.clone(),
-            sandbox: proxy.sandbox.as_ref().map(|id| id.value.clone()),
-            max_connections: most.unwrap_or(MAX_CONNECTIONS),
+        id.value.clone()
+    }
+
+    fn connections(&mut self, most: Option<&Spanned<u32>>) -> usize {
+        let Some(most) = most else {
+            return MAX_CONNECTIONS;
         };
-        Some((at, config))
+        if !(1..=MOST_CONNECTIONS).contains(&most.value) {
+            let message = format!("`{}` is no number of connections", most.value);
+            let help = format!("write 1 to {MOST_CONNECTIONS}");
+            self.add(most.referenced, message, help);
+        }
+        usize::try_from(most.value).unwrap_or(MAX_CONNECTIONS)
+    }
+
+    fn protocols(&mut self, proxy: &ProxySpec) -> Protocols {
+        let Some(named) = &proxy.protocols else {
+            return Protocols {
+                http: true,
+                socks5: true,
+            };
+        };
+        if named.value.is_empty() {
+            let message = "a listener that speaks nothing";
+            self.add(
+                named.referenced,
+                message,
+                "write `[http]`, `[socks5]` or both",
+            );
+        }
+        Protocols {
+            http: named.value.contains(&ProxyProtocol::Http),
+            socks5: named.value.contains(&ProxyProtocol::Socks5),
+        }
+    }
+
+    fn certificate(&mut self, tls: &TlsSpec) -> Option<ListenerCertificate> {
+        match tls {
+            TlsSpec::Files(files) => Some(ListenerCertificate::Files(
+                self.path(&files.certificate),
+                self.path(&files.key),
+            )),
+            TlsSpec::Minted(name) => match Destination::parse(&name.value) {
+                Ok(name) => Some(ListenerCertificate::Minted(name)),
+                Err(reject) => {
+                    let help = "write the name or address by which clients reach the listener";
+                    self.add(name.referenced, reject.detail, help);
+                    None
+                }
+            },
+        }
     }
 
     fn listen_at(&mut self, proxy: &ProxySpec) -> Option<ListenAt> {
@@ -143,18 +267,17 @@ impl Checker<'_> {
                 "remove it, or listen on `unix:PATH`",
             );
         }
-        match listen.value.parse() {
-            Ok(address) => Some(ListenAt::Tcp(address)),
-            Err(_) => {
-                let message = format!("`{}` is no place to listen", listen.value);
-                self.add(
-                    listen.referenced,
-                    message,
-                    "write `IP:PORT`, `[IPv6]:PORT` or `unix:PATH`",
-                );
-                None
-            }
+        self.tcp(listen).map(ListenAt::Tcp)
+    }
+
+    fn tcp(&mut self, listen: &Spanned<String>) -> Option<SocketAddr> {
+        let address = listen.value.parse().ok();
+        if address.is_none() {
+            let message = format!("`{}` is no place to listen", listen.value);
+            let help = "write `IP:PORT` or `[IPv6]:PORT`; a proxy may be at `unix:PATH` too";
+            self.add(listen.referenced, message, help);
         }
+        address
     }
 
     fn mode(&mut self, mode: &Spanned<String>) -> Option<u32> {
@@ -169,29 +292,6 @@ impl Checker<'_> {
             );
         }
         bits
-    }
-
-    /// A listener without a sandbox of its own needs one that has a token.
-    fn serves_somebody(&mut self, proxy: &ProxySpec, sandboxes: &[SandboxSpec]) {
-        match &proxy.sandbox {
-            Some(id) if sandboxes.iter().all(|sandbox| sandbox.id.value != id.value) => {
-                let message = format!("there is no sandbox `{}`", id.value);
-                self.add(
-                    id.referenced,
-                    message,
-                    "name one of those under `sandboxes:`",
-                );
-            }
-            None if sandboxes.iter().all(|sandbox| sandbox.token.is_none()) => {
-                let message = format!(
-                    "nobody could use `{}`: no sandbox has a token",
-                    proxy.name.value
-                );
-                let help = "give a sandbox a `token:`, or name the one that this listener is for: `sandbox: ID`";
-                self.add(proxy.name.referenced, message, help);
-            }
-            _ => {}
-        }
     }
 
     fn sandbox(&mut self, sandbox: SandboxSpec) -> StaticSandbox {

@@ -15,9 +15,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use outgate_policy::Destination;
+
 pub use self::problem::{ConfigError, Problem};
 use crate::audit::Durability;
-use crate::listener::{ListenAt, ListenerConfig, TokenHash};
+use crate::listener::{ListenAt, Origin, Protocols, TokenHash, Who};
 
 /// A checked file.
 #[derive(Clone, Debug)]
@@ -34,10 +36,43 @@ pub struct GatewayFile {
     pub dns: Vec<SocketAddr>,
     /// PEM files of roots trusted upstream beside the system's.
     pub roots: Vec<PathBuf>,
-    /// Proxy listeners, in the order of the file.
-    pub proxies: Vec<(ListenAt, ListenerConfig)>,
+    /// Listeners, in the order of the file.
+    pub listeners: Vec<FileListener>,
     /// Sandboxes that listeners serve.
     pub sandboxes: Vec<StaticSandbox>,
+}
+
+/// A listener.
+#[derive(Clone, Debug)]
+pub struct FileListener {
+    /// Names it in records and messages.
+    pub name: String,
+    /// Where it listens.
+    pub at: ListenAt,
+    /// Whose connections they are.
+    pub who: Who,
+    /// What comes in on them.
+    pub kind: ListenerKind,
+    /// Most connections at a time.
+    pub max_connections: usize,
+}
+
+/// What comes in on a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerKind {
+    /// Clients that were told to use a proxy, and the certificate that they are shown.
+    Proxy(Protocols, Option<ListenerCertificate>),
+    /// Connections that the network led here.
+    Transparent(Origin),
+}
+
+/// The certificate of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerCertificate {
+    /// Minted for this name or address.
+    Minted(Destination),
+    /// In these PEM files: certificate and key.
+    Files(PathBuf, PathBuf),
 }
 
 /// A sandbox that is there as long as the gateway.

@@ -27,6 +27,9 @@ pub struct GatewaySpec {
     /// Listeners for clients that are told to use a proxy.
     #[serde(default)]
     pub proxies: Vec<ProxySpec>,
+    /// Listeners for connections that the network leads here.
+    #[serde(default)]
+    pub transparent: Vec<TransparentSpec>,
     /// The sandboxes that listeners serve.
     #[serde(default)]
     pub sandboxes: Vec<SandboxSpec>,
@@ -96,6 +99,12 @@ pub struct ProxySpec {
     /// Permission bits of a unix socket, in octal; `"0600"` where nothing is said.
     #[serde(default)]
     pub mode: Option<Spanned<String>>,
+    /// What may be spoken: `http` (CONNECT and absolute URLs) and `socks5`; both where nothing is said.
+    #[serde(default)]
+    pub protocols: Option<Spanned<Vec<ProxyProtocol>>>,
+    /// TLS around all of it; clear text is then refused.
+    #[serde(default)]
+    pub tls: Option<TlsSpec>,
     /// The id of the one sandbox that everybody who can connect belongs to. Without it, clients
     /// present the id and token of theirs.
     #[serde(default)]
@@ -103,6 +112,68 @@ pub struct ProxySpec {
     /// Connections at a time, 1 to 65536; 4096 where nothing is said.
     #[serde(default)]
     pub max_connections: Option<Spanned<u32>>,
+}
+
+/// A listener for connections to somebody else, that the operator's network leads here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransparentSpec {
+    /// Names it in records and messages; unique.
+    pub name: Spanned<String>,
+    /// `IP:PORT`.
+    pub listen: Spanned<String>,
+    /// The rule that leads connections here: `redirect` or `tproxy`.
+    pub mode: TransparentMode,
+    /// The id of the one sandbox whose connections come here.
+    #[serde(default)]
+    pub sandbox: Option<Spanned<String>>,
+    /// Or the ids of the sandboxes that connections from these networks belong to. The network must
+    /// not let anybody forge an address.
+    #[serde(default)]
+    pub sources: BTreeMap<String, Spanned<String>>,
+    /// Connections at a time, 1 to 65536; 4096 where nothing is said.
+    #[serde(default)]
+    pub max_connections: Option<Spanned<u32>>,
+}
+
+/// How connections are led to a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransparentMode {
+    /// By a `REDIRECT` rule: whom they were made to is kept with their NAT.
+    Redirect,
+    /// By a `TPROXY` rule: the socket has the address they were made to.
+    Tproxy,
+}
+
+/// What may be spoken on a proxy listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyProtocol {
+    /// HTTP/1: CONNECT and absolute URLs.
+    Http,
+    /// SOCKS5: CONNECT.
+    Socks5,
+}
+
+/// The certificate of a listener: one of the two.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TlsSpec {
+    /// Minted for this name by the gateway's authority, and again before it ends.
+    Minted(Spanned<String>),
+    /// The operator's own.
+    Files(TlsFilesSpec),
+}
+
+/// PEM files.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFilesSpec {
+    /// The certificate, with what leads up to its root.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
 }
 
 /// A sandbox that listeners serve.

@@ -18,8 +18,21 @@ proxies:
   - name: build
     listen: unix:/run/outgate/build.sock
     mode: "0660"
+    protocols: [socks5]
     sandbox: build
     max_connections: 64
+  - name: outside
+    listen: "[::]:3443"
+    tls: { minted: proxy.corp.test }
+transparent:
+  - name: netns
+    listen: 10.200.0.1:3129
+    mode: redirect
+    sources: { 10.200.0.0/24: build, "10.200.0.7/32": ci }
+  - name: led
+    listen: "[fd00::1]:3130"
+    mode: tproxy
+    sandbox: ci
 sandboxes:
   - id: ci
     labels: { team: infra }
@@ -52,19 +65,42 @@ fn a_whole_file_is_understood() {
     );
     assert_eq!(file.durability, Durability::Fsync);
     assert_eq!(file.roots, [Path::new("/etc/outgate/corporate.pem")]);
-    let (at, shared) = &file.proxies[0];
-    assert_eq!(at.to_string(), "127.0.0.1:3128");
-    assert_eq!(
-        (shared.sandbox.as_deref(), shared.max_connections),
-        (None, MAX_CONNECTIONS)
-    );
-    let (at, build) = &file.proxies[1];
+    let both = Protocols {
+        http: true,
+        socks5: true,
+    };
+    let shared = &file.listeners[0];
+    assert_eq!(shared.at.to_string(), "127.0.0.1:3128");
+    assert_eq!(shared.who, Who::Proven);
+    assert_eq!(shared.kind, ListenerKind::Proxy(both, None));
+    assert_eq!(shared.max_connections, MAX_CONNECTIONS);
+    let build = &file.listeners[1];
     let path = PathBuf::from("/run/outgate/build.sock");
-    assert_eq!(*at, ListenAt::Unix { path, mode: 0o660 });
+    assert_eq!(build.at, ListenAt::Unix { path, mode: 0o660 });
+    assert_eq!(build.who, Who::Only("build".into()));
+    let socks = Protocols {
+        http: false,
+        ..both
+    };
+    assert_eq!(build.kind, ListenerKind::Proxy(socks, None));
+    assert_eq!(build.max_connections, 64);
+    let name = Destination::parse("proxy.corp.test").unwrap();
+    let minted = ListenerCertificate::Minted(name);
     assert_eq!(
-        (build.sandbox.as_deref(), build.max_connections),
-        (Some("build"), 64)
+        file.listeners[2].kind,
+        ListenerKind::Proxy(both, Some(minted))
     );
+    let netns = &file.listeners[3];
+    assert_eq!(netns.kind, ListenerKind::Transparent(Origin::Redirect));
+    let sources = [("10.200.0.0/24", "build"), ("10.200.0.7/32", "ci")];
+    let sources = sources.map(|(network, id)| (network.parse().unwrap(), id.into()));
+    assert_eq!(netns.who, Who::Sources(sources.to_vec()));
+    let led = &file.listeners[4];
+    assert_eq!(
+        led.at,
+        ListenAt::Transparent("[fd00::1]:3130".parse().unwrap())
+    );
+    assert_eq!(led.who, Who::Only("ci".into()));
     let ci = &file.sandboxes[0];
     assert_eq!(
         ci.policies,
@@ -89,7 +125,7 @@ fn b011_an_unknown_key_is_an_error_with_its_line() {
 gateway.yaml:9:5: error: `nane` is no key here
 9 |   - nane: shared
   |     ^
-  help: the keys here are `name`, `listen`, `mode`, `sandbox`, `max_connections`";
+  help: the keys here are `name`, `listen`, `mode`, `protocols`, `tls`, `sandbox`, `max_connections`";
     assert_eq!(refused("name: shared", "nane: shared"), expected);
     for (from, to) in [
         ("audit: {", "audits: {"),
@@ -138,6 +174,42 @@ fn values_that_mean_nothing_are_errors_with_help() {
             "`0` is no number of connections",
         ),
         (
+            "protocols: [socks5]",
+            "protocols: []",
+            "a listener that speaks nothing",
+        ),
+        (
+            "protocols: [socks5]",
+            "protocols: [socks4]",
+            "`socks4` is not understood here",
+        ),
+        ("proxy.corp.test", "proxy corp", "`proxy corp`: "),
+        (
+            "10.200.0.0/24: build",
+            "10.200.0.1/24: build",
+            "`10.200.0.1/24` is no network",
+        ),
+        (
+            "10.200.0.0/24: build",
+            "10.200.0.0/24: built",
+            "there is no sandbox `built`",
+        ),
+        (
+            "    mode: tproxy\n    sandbox: ci\n",
+            "    mode: tproxy\n",
+            "it is not said whose connections come to `led`",
+        ),
+        (
+            "    mode: tproxy\n",
+            "    mode: nat\n",
+            "`nat` is not understood here",
+        ),
+        (
+            "10.200.0.1:3129",
+            "unix:x",
+            "`unix:x` is no place to listen",
+        ),
+        (
             "sandbox: build",
             "sandbox: built",
             "there is no sandbox `built`",
@@ -177,7 +249,7 @@ fn everything_wrong_is_said_at_once_and_in_order() {
         .replace("9.9.9.9:53", "y");
     let error = parse(&text).unwrap_err();
     let lines: Vec<_> = error.problems.iter().map(|problem| problem.line).collect();
-    assert_eq!(lines, [6, 14]);
+    assert_eq!(lines, [6, 15]);
 }
 
 #[test]
@@ -191,4 +263,70 @@ fn what_hides_meaning_is_refused() {
     ] {
         assert!(parse(text).is_err(), "{text}");
     }
+}
+
+/// The keys that may stand where `zzz` does, from what is said of it.
+fn keys(text: &str) -> Vec<String> {
+    let error = parse(text).unwrap_err();
+    let help = error.problems[0].help.clone().unwrap_or_default();
+    let quoted = help.split('`').skip(1).step_by(2);
+    let keys: Vec<_> = quoted.map(str::to_owned).collect();
+    assert!(!keys.is_empty(), "{text}: {error}");
+    keys
+}
+
+#[test]
+fn docs_gateway_md_lists_every_key_and_no_other() {
+    let page = include_str!("../../../docs/gateway.md");
+    let table = page.split("## The file").nth(1).unwrap();
+    let table = table.split("\n## ").next().unwrap();
+    let mut listed: Vec<_> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .flat_map(|line| {
+            let cell = line.split(" | ").next().unwrap().trim_end_matches('`');
+            cell.split("`, `").map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut known = Vec::new();
+    for key in keys("zzz: 1") {
+        let (begin, path) = match key.as_str() {
+            "proxies" | "transparent" | "sandboxes" => ("- ", format!("{key}[].")),
+            "version" => {
+                known.push(key);
+                continue;
+            }
+            _ => ("", format!("{key}.")),
+        };
+        for inner in keys(&format!("version: 1\n{key}:\n  {begin}zzz: 1\n")) {
+            let place =
+                format!("version: 1\n{key}:\n  {begin}name: n\n    {inner}: {{ zzz: 1 }}\n");
+            match format!("{key}.{inner}").as_str() {
+                "proxies.tls" => {
+                    for tls in keys(&place) {
+                        if tls != "files" {
+                            known.push(format!("{path}tls.{tls}"));
+                            continue;
+                        }
+                        let files = place.replace("{ zzz: 1 }", "{ files: { zzz: 1 } }");
+                        known.extend(
+                            keys(&files)
+                                .iter()
+                                .map(|file| format!("{path}tls.files.{file}")),
+                        );
+                    }
+                }
+                _ => known.push(format!("{path}{inner}")),
+            }
+        }
+    }
+    listed.sort();
+    known.sort();
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn the_example_file_loads() {
+    let text = include_str!("../../../config/gateway.yaml");
+    parse(text).unwrap();
 }

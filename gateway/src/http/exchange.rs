@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::audit::{CredentialUse, Event, EventKind, Ingress, QueryNames, RecordId};
 use crate::credential::Credential;
-use crate::link::GATEWAY_NAME;
+use crate::link::{GATEWAY_NAME, HTTP_PORT};
 use crate::sandbox::{Direction, Ledger, Listed, SandboxContext};
 use crate::upstream::{RequestBody, SendOptions, Sent, UpstreamError};
 
@@ -289,10 +289,12 @@ impl Channel {
     }
 
     fn is_to_gateway(&self) -> bool {
-        self.authority
-            .destination
-            .name()
-            .is_some_and(|name| name.as_str() == GATEWAY_NAME)
+        self.authority.port == HTTP_PORT
+            && self
+                .authority
+                .destination
+                .name()
+                .is_some_and(|name| name.as_str() == GATEWAY_NAME)
     }
 
     /// What a decision leaves to check: upgrades, placeholders and the sandbox's limit.

@@ -6,8 +6,7 @@
 //! from a `HeaderMap` changes its order.
 
 use http::header::{
-    ALT_SVC, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    ALT_SVC, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
@@ -25,7 +24,8 @@ pub(super) fn for_upstream(guest: &HeaderMap, version: Version) -> HeaderMap {
     let mut sent = HeaderMap::with_capacity(guest.len());
     let named = connection_options(guest);
     for (name, value) in guest {
-        let stays = *name == EXPECT || *name == PROXY_AUTHORIZATION;
+        // What is said to a proxy stays with it, known fields and unknown ones alike.
+        let stays = *name == EXPECT || name.as_str().starts_with("proxy-");
         if *name == TE {
             if has_token(guest, &TE, "trailers") {
                 sent.insert(TE, HeaderValue::from_static("trailers"));
@@ -166,6 +166,7 @@ mod tests {
                 ("keep-alive", "timeout=5"),
                 ("proxy-connection", "keep-alive"),
                 ("proxy-authorization", "Basic eA=="),
+                ("proxy-x-trace", "1"),
                 ("transfer-encoding", "chunked"),
                 ("expect", "100-continue"),
                 ("x-forwarded-for", "10.0.0.1"),

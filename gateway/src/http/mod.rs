@@ -18,8 +18,12 @@ mod proxy;
 mod replay;
 mod serve;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::proxy::fuzzing;
+
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use self::front::host_of_head;
 pub(crate) use self::proxy::serve as serve_proxy;
 pub(crate) use self::serve::{Flow, serve};

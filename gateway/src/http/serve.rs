@@ -73,8 +73,8 @@ impl Flow {
         }
     }
 
-    /// A flow to the gateway's own name.
-    pub(crate) fn to_gateway(
+    /// A flow on which only clear text is taken, whatever the policy could allow there.
+    pub(crate) fn of_clear_text(
         sandbox: Arc<SandboxContext>,
         ingress: Ingress,
         authority: Authority,
@@ -188,12 +188,7 @@ where
         let (channel, verdict) = (Arc::clone(&channel), verdicts.take());
         async move { Ok::<_, Infallible>(channel.respond_after_front(verdict, request).await) }
     });
-    let connection = http1::Builder::new()
-        .half_close(true)
-        .preserve_header_case(true)
-        .auto_date_header(false)
-        .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(&mut front), service);
+    let connection = http1_server().serve_connection(TokioIo::new(&mut front), service);
     let mut connection = pin!(connection);
     // No new request once the sandbox is drained; those under way are answered.
     let served = tokio::select! {
@@ -208,6 +203,17 @@ where
         Ok(()) => linger(front.into_inner()).await,
         Err(error) => tracing::debug!(%error, "an HTTP/1 connection broke off"),
     }
+}
+
+/// The server behind a front.
+pub(super) fn http1_server() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .half_close(true)
+        .preserve_header_case(true)
+        .auto_date_header(false)
+        .max_headers(MAX_HEADERS);
+    builder
 }
 
 async fn http2<S>(stream: S, channel: Arc<Channel>)

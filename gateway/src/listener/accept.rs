@@ -7,22 +7,27 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use ipnet::IpNet;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::bind::{Bound, BoundSocket};
+use super::client::Presented;
 use super::directory::{Directory, Guest};
+use super::entrance;
 use super::refusals::{Refusals, Refused};
+use super::tls::ServerTls;
+use super::transparent;
+use super::transport::Plain;
 use crate::audit::AuditLog;
-use crate::http;
 
 /// Connections that a listener has open at a time, where its configuration says nothing else.
 pub const MAX_CONNECTIONS: usize = 4096;
@@ -38,10 +43,51 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct ListenerConfig {
     /// Names it in records and messages.
     pub name: String,
-    /// The one sandbox that it serves without asking for a credential. Whoever can connect is it.
-    pub sandbox: Option<String>,
+    /// Whose connections they are.
+    pub who: Who,
+    /// What comes in on them.
+    pub kind: Kind,
     /// Most connections at a time.
     pub max_connections: usize,
+}
+
+/// Whose connections those of a listener are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Each proves its sandbox by a credential.
+    Proven,
+    /// All of them belong to this sandbox: whoever can connect is it.
+    Only(String),
+    /// The operator's network tells by the client's address, which it does not let anybody forge;
+    /// the longest prefix counts, and who is in none is refused.
+    Sources(Vec<(IpNet, String)>),
+}
+
+/// What comes in on a listener.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Clients that were told to use a proxy; with TLS around it, only who speaks it.
+    Proxy(Protocols, Option<ServerTls>),
+    /// Connections to somebody else that the network led here.
+    Transparent(Origin),
+}
+
+/// What may be spoken to a proxy; told apart by the first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocols {
+    /// HTTP/1: CONNECT and absolute URLs.
+    pub http: bool,
+    /// SOCKS5.
+    pub socks5: bool,
+}
+
+/// Where it is kept whom a connection was made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// With the NAT of a `REDIRECT` rule (`SO_ORIGINAL_DST`).
+    Redirect,
+    /// In the socket's own address, by a `TPROXY` rule.
+    Tproxy,
 }
 
 /// A listener that serves until it is stopped or dropped.
@@ -60,7 +106,7 @@ impl Listener {
     /// When the socket can't be watched.
     pub fn spawn(
         bound: Bound,
-        config: &ListenerConfig,
+        config: ListenerConfig,
         directory: Arc<ArcSwap<Directory>>,
         audit: AuditLog,
     ) -> io::Result<Self> {
@@ -69,7 +115,9 @@ impl Listener {
         let (refusals, telling) = Refusals::spawn(audit, &config.name, stop.clone());
         let door = Arc::new(Door {
             directory,
-            only: config.sandbox.as_deref().map(Box::from),
+            who: config.who,
+            kind: config.kind,
+            own: bound.address(),
             refusals,
         });
         let connections = TaskTracker::new();
@@ -110,36 +158,46 @@ impl Listener {
 #[derive(Debug)]
 pub(crate) struct Door {
     directory: Arc<ArcSwap<Directory>>,
-    only: Option<Box<str>>,
+    who: Who,
+    pub(super) kind: Kind,
+    /// The listener's own address.
+    pub(super) own: Option<SocketAddr>,
     refusals: Refusals,
 }
 
 impl Door {
-    /// The sandbox that every connection here belongs to; `None` where each has to prove its own.
+    /// The sandbox that a connection from `from` belongs to; `None` where it has to prove its own.
     ///
     /// # Errors
-    /// When that sandbox is not served any more.
-    pub(crate) fn guest(&self) -> Result<Option<Arc<Guest>>, Gone> {
-        match &self.only {
-            None => Ok(None),
-            Some(id) => self.directory.load().get(id).ok_or(Gone).map(Some),
-        }
+    /// When it belongs to none, or to one that is not served any more.
+    pub(super) fn guest(&self, from: Option<IpAddr>) -> Result<Option<Arc<Guest>>, Stranger> {
+        let id = match &self.who {
+            Who::Proven => return Ok(None),
+            Who::Only(id) => id,
+            Who::Sources(networks) => networks
+                .iter()
+                .filter(|(network, _)| from.is_some_and(|from| network.contains(&from)))
+                .max_by_key(|(network, _)| network.prefix_len())
+                .map(|(_, id)| id)
+                .ok_or(Stranger)?,
+        };
+        self.directory.load().get(id).ok_or(Stranger).map(Some)
     }
 
-    /// The sandbox that a `Proxy-Authorization` proves.
-    pub(crate) fn prove_basic(&self, value: &[u8]) -> Option<Arc<Guest>> {
-        self.directory.load().prove_basic(value)
+    /// The sandbox that a credential proves.
+    pub(super) fn prove(&self, presented: Presented<'_>) -> Option<Arc<Guest>> {
+        self.directory.load().prove(presented)
     }
 
     /// Counts a client that was turned away.
-    pub(crate) fn refuse(&self, refused: Refused, half_open: &HalfOpen, detail: &str) {
-        self.refusals.count(refused, half_open.source, detail);
+    pub(super) fn count(&self, refused: Refused, source: Option<IpAddr>, detail: &str) {
+        self.refusals.count(refused, source, detail);
     }
 }
 
-/// The one sandbox of a listener is not served any more.
+/// A connection belongs to no sandbox that is served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone;
+pub(super) struct Stranger;
 
 struct Accept {
     socket: Socket,
@@ -172,44 +230,42 @@ impl Accept {
     async fn run(&self) {
         loop {
             let taken = match &self.socket {
-                Socket::Tcp(listener) => match listener.accept().await {
-                    Ok((stream, peer)) => self.take_tcp(stream, peer.ip()),
-                    Err(error) => Err(error),
-                },
-                Socket::Unix(listener) => match listener.accept().await {
-                    Ok((stream, _)) => {
-                        self.serve(stream, None);
-                        Ok(())
-                    }
-                    Err(error) => Err(error),
-                },
+                Socket::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
+                    stream.set_nodelay(true)?;
+                    Ok((Plain::Tcp(stream), Some(peer.ip().to_canonical())))
+                }),
+                Socket::Unix(listener) => {
+                    let accepted = listener.accept().await;
+                    accepted.map(|(stream, _)| (Plain::Unix(stream), None))
+                }
             };
-            if let Err(error) = taken {
-                tracing::warn!(%error, "a connection could not be taken");
-                tokio::time::sleep(PAUSE).await;
+            match taken {
+                Ok((stream, from)) => self.serve(stream, from),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be taken");
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
         }
     }
 
-    fn take_tcp(&self, stream: TcpStream, from: IpAddr) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        self.serve(stream, Some(source(from)));
-        Ok(())
-    }
-
-    fn serve<S>(&self, stream: S, from: Option<IpAddr>)
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    {
+    fn serve(&self, stream: Plain, from: Option<IpAddr>) {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         let half_open = HalfOpen::take(&self.half_open, from);
         let (Some(place), Some(half_open)) = (place, half_open) else {
-            self.door.refusals.count(Refused::TooMany, from, "");
+            self.door.count(Refused::TooMany, from, "");
             return;
         };
         let (door, stop) = (Arc::clone(&self.door), self.stop.clone());
         self.connections.spawn(async move {
-            let served = http::serve_proxy(stream, &door, half_open);
+            let served = async {
+                match (&door.kind, stream) {
+                    (Kind::Transparent(origin), Plain::Tcp(stream)) => {
+                        transparent::serve(stream, *origin, &door, half_open).await;
+                    }
+                    (_, stream) => entrance::serve(stream, &door, half_open).await,
+                }
+            };
             stop.run_until_cancelled(served).await;
             drop::<OwnedSemaphorePermit>(place);
         });
@@ -218,7 +274,7 @@ impl Accept {
 
 /// What connections are counted by until their sandbox is known.
 fn source(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
+    match ip {
         IpAddr::V6(ip) => {
             let network = u128::from(ip) & !u128::from(u64::MAX);
             IpAddr::V6(Ipv6Addr::from(network))
@@ -232,13 +288,15 @@ fn source(ip: IpAddr) -> IpAddr {
 pub(crate) struct HalfOpen {
     counts: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
     source: Option<IpAddr>,
+    from: Option<IpAddr>,
 }
 
 impl HalfOpen {
     fn take(
         counts: &Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
-        source: Option<IpAddr>,
+        from: Option<IpAddr>,
     ) -> Option<Self> {
+        let source = from.map(source);
         let mut held = counts.lock().unwrap_or_else(PoisonError::into_inner);
         if held.values().sum::<usize>() >= MAX_HALF_OPEN {
             return None;
@@ -252,7 +310,15 @@ impl HalfOpen {
         Some(Self {
             counts: Arc::clone(counts),
             source,
+            from,
         })
+    }
+}
+
+impl HalfOpen {
+    /// The client's address; none of a local socket.
+    pub(super) fn from(&self) -> Option<IpAddr> {
+        self.from
     }
 }
 

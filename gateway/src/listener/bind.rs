@@ -9,13 +9,23 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpTransparent;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+
 use crate::unix_socket;
+
+/// Connections that the system holds until they are taken, as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// Where a listener listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAt {
     /// An address of this machine; port 0 lets the system choose.
     Tcp(SocketAddr),
+    /// The same for connections to any address that the network leads here (`IP_TRANSPARENT`); needs
+    /// `CAP_NET_ADMIN`.
+    Transparent(SocketAddr),
     /// A unix socket, made with these permission bits.
     Unix {
         /// Its path.
@@ -28,7 +38,7 @@ pub enum ListenAt {
 impl fmt::Display for ListenAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(address) => address.fmt(f),
+            Self::Tcp(address) | Self::Transparent(address) => address.fmt(f),
             Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
         }
     }
@@ -84,8 +94,29 @@ fn listen(at: &ListenAt) -> io::Result<BoundSocket> {
             listener.set_nonblocking(true)?;
             Ok(BoundSocket::Tcp(listener))
         }
+        ListenAt::Transparent(address) => listen_transparently(*address).map(BoundSocket::Tcp),
         ListenAt::Unix { path, mode } => unix_socket::bind(path, *mode).map(BoundSocket::Unix),
     }
+}
+
+fn listen_transparently(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // One flag for both families.
+    setsockopt(&socket, IpTransparent, &true).map_err(|error| {
+        let error = io::Error::from(error);
+        let message = format!("{error}; `mode: tproxy` needs CAP_NET_ADMIN");
+        io::Error::new(error.kind(), message)
+    })?;
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    net::bind(&socket, &address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 impl Drop for Bound {

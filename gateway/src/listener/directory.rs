@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::client::Presented;
 use crate::sandbox::SandboxContext;
 
 /// Connections that one sandbox may have open over all listeners. Each of them can hold the buffers
@@ -138,8 +139,19 @@ impl Directory {
         self.by_id.get(id).map(Arc::clone)
     }
 
-    /// The sandbox that `token` proves to be `id`.
-    pub(crate) fn prove(&self, id: &[u8], token: &[u8]) -> Option<Arc<Guest>> {
+    /// The sandbox that `presented` proves.
+    pub(crate) fn prove(&self, presented: Presented<'_>) -> Option<Arc<Guest>> {
+        match presented {
+            Presented::Nothing => None,
+            Presented::Password(id, token) => self.prove_password(id, token),
+            Presented::Basic(value) => {
+                let (id, token) = basic(value)?;
+                self.prove_password(&id, &token)
+            }
+        }
+    }
+
+    fn prove_password(&self, id: &[u8], token: &[u8]) -> Option<Arc<Guest>> {
         // Compared with in place of one that is not there, so that it takes as long.
         const NOBODY: TokenHash = TokenHash([0; 32]);
         let guest = std::str::from_utf8(id)
@@ -151,13 +163,6 @@ impl Directory {
             .filter(|_| known.is_some() && is_right)
             .map(Arc::clone)
     }
-
-    /// The sandbox of `Proxy-Authorization: Basic …` (RFC 7617): the user is its id, the password
-    /// its token.
-    pub(crate) fn prove_basic(&self, value: &[u8]) -> Option<Arc<Guest>> {
-        let (id, token) = basic(value)?;
-        self.prove(&id, &token)
-    }
 }
 
 impl Guest {
@@ -166,9 +171,23 @@ impl Guest {
         Arc::clone(&self.connections).try_acquire_owned().ok()
     }
 
-    /// Runs `work` until it is done or the sandbox is served no longer.
-    pub(crate) async fn while_served(&self, work: impl Future<Output = ()>) {
-        self.open.run_until_cancelled(work).await;
+    /// Runs `work` until it is done, or the sandbox is served no longer: then `None`.
+    pub(crate) async fn while_served<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.open.run_until_cancelled(work).await
+    }
+}
+
+impl Presented<'_> {
+    /// Whether this is a credential of `guest`.
+    pub(super) fn proves(self, guest: &Guest) -> bool {
+        let is_right = |id: &[u8], token: &[u8]| {
+            id == guest.sandbox.id().as_bytes() && guest.token.is_some_and(|own| own.is_of(token))
+        };
+        match self {
+            Self::Nothing => false,
+            Self::Password(id, token) => is_right(id, token),
+            Self::Basic(value) => basic(value).is_some_and(|(id, token)| is_right(&id, &token)),
+        }
     }
 }
 
@@ -181,7 +200,7 @@ impl Drop for Directory {
     }
 }
 
-/// User and password.
+/// User and password of `Basic …` (RFC 7617): the id and the token.
 fn basic(value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     if value.len() > MAX_CREDENTIAL_BYTES {
         return None;
@@ -218,7 +237,12 @@ mod tests {
     async fn a_sandbox_is_known_by_id_and_token_and_nothing_less() {
         let lab = Lab::new(&allow("https", 443, ""), None);
         let known = directory(&lab, Some(TokenHash::of(TOKEN).unwrap()));
-        let proves = |value: &[u8]| known.prove_basic(value).is_some();
+        let proves = |value: &[u8]| {
+            let proven = known.prove(Presented::Basic(value)).is_some();
+            let guest = known.get("s1").unwrap();
+            assert_eq!(proven, Presented::Basic(value).proves(&guest));
+            proven
+        };
         assert!(proves(&header("s1", TOKEN)));
         let scheme_in_capitals = header("s1", TOKEN).to_ascii_uppercase();
         assert!(!proves(&scheme_in_capitals), "base64 has cases");
@@ -245,8 +269,15 @@ mod tests {
     async fn without_a_token_no_credential_is_right() {
         let lab = Lab::new(&allow("https", 443, ""), None);
         let known = directory(&lab, None);
-        assert!(known.prove_basic(&header("s1", TOKEN)).is_none());
-        assert!(known.prove(b"s1", b"").is_none());
+        let header = header("s1", TOKEN);
+        for presented in [
+            Presented::Basic(&header),
+            Presented::Password(b"s1", TOKEN),
+            Presented::Password(b"s1", b""),
+            Presented::Nothing,
+        ] {
+            assert!(known.prove(presented).is_none());
+        }
         assert!(known.get("s1").is_some() && known.get("s2").is_none());
     }
 
@@ -275,6 +306,6 @@ mod tests {
         let known = directory(&lab, None);
         let guest = known.get("s1").unwrap();
         drop(known);
-        guest.while_served(std::future::pending()).await;
+        assert_eq!(guest.while_served(std::future::pending::<()>()).await, None);
     }
 }

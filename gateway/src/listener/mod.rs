@@ -8,12 +8,24 @@
 
 mod accept;
 mod bind;
+mod client;
 mod directory;
+mod entrance;
 mod refusals;
+mod socks;
+mod tls;
+mod transparent;
+mod transport;
 
-pub(crate) use self::accept::{Door, HalfOpen};
-pub use self::accept::{Listener, ListenerConfig, MAX_CONNECTIONS};
+pub use self::accept::{Kind, Listener, ListenerConfig, MAX_CONNECTIONS, Origin, Protocols, Who};
 pub use self::bind::{Bound, ListenAt, ListenError};
+pub(crate) use self::client::{Client, FIRST_TIME, Presented, Unknown, record_reject};
 pub(crate) use self::directory::Guest;
 pub use self::directory::{Directory, MAX_CONNECTIONS_PER_SANDBOX, Recognised, TokenHash};
-pub(crate) use self::refusals::Refused;
+pub use self::tls::{ServerTls, ServerTlsError};
+pub(crate) use self::transport::Transport;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::{
+    socks::message,
+    transparent::{Sniffed, Sniffer},
+};

@@ -31,15 +31,18 @@ pub(crate) enum Refused {
     Slow,
     /// There were too many like it.
     TooMany,
+    /// Its address, or its listener, belongs to no sandbox that is served.
+    Stranger,
 }
 
 impl Refused {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::NoCredential,
         Self::WrongCredential,
         Self::Malformed,
         Self::Slow,
         Self::TooMany,
+        Self::Stranger,
     ];
 
     const fn reason(self) -> Reason {
@@ -48,6 +51,7 @@ impl Refused {
             Self::Malformed => Reason::BadRequest,
             Self::Slow => Reason::ConnectionIdle,
             Self::TooMany => Reason::LimitExceeded,
+            Self::Stranger => Reason::NoPolicy,
         }
     }
 
@@ -58,6 +62,7 @@ impl Refused {
             Self::Malformed => "what was sent could not be read",
             Self::Slow => "nothing whole was sent in time",
             Self::TooMany => "there were too many connections without a known sandbox, or in all",
+            Self::Stranger => "the connection belongs to no sandbox that is served",
         }
     }
 }

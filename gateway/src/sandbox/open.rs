@@ -49,7 +49,7 @@ impl SandboxContext {
     ) -> Result<Opened, Refusal> {
         let sandbox = Arc::clone(self);
         if is_gateway(&to) {
-            let flow = http::Flow::to_gateway(sandbox, ingress, to);
+            let flow = http::Flow::of_clear_text(sandbox, ingress, to);
             return Ok(Opened(Serve::Http(flow)));
         }
         let admission = self.policy().admits(&to.destination, to.port);
@@ -62,6 +62,13 @@ impl SandboxContext {
             return Ok(Opened(Serve::Bytes(Box::new(tunnel))));
         }
         Err(self.refuse(ingress, &to, &admission).await)
+    }
+
+    /// A flow of clear-text HTTP to a place that nothing is admitted to: its requests are judged like
+    /// all others, and so are told why nothing comes of them.
+    pub(crate) fn open_to_answer(self: &Arc<Self>, ingress: Ingress, to: Authority) -> Opened {
+        let flow = http::Flow::of_clear_text(Arc::clone(self), ingress, to);
+        Opened(Serve::Http(flow))
     }
 
     async fn refuse(&self, ingress: Ingress, to: &Authority, admission: &Admission) -> Refusal {

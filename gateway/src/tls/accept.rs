@@ -93,6 +93,33 @@ impl<S> fmt::Debug for PendingHandshake<S> {
     }
 }
 
+/// Reads a `ClientHello` from bytes that somebody else will read again.
+#[derive(Default)]
+pub(crate) struct HelloReader(Acceptor);
+
+impl HelloReader {
+    /// Takes the bytes that came since the last call; `None` when more are needed.
+    ///
+    /// # Errors
+    /// As [`read_client_hello`], but for time and end of the stream.
+    pub(crate) fn push(&mut self, mut new: &[u8]) -> Result<Option<ClientHelloFacts>, TlsError> {
+        while !new.is_empty() {
+            self.0.read_tls(&mut new).map_err(TlsError::Io)?;
+            match self.0.accept() {
+                Ok(Some(accepted)) => {
+                    return ClientHelloFacts::of(&accepted.client_hello()).map(Some);
+                }
+                Ok(None) => {}
+                Err((error, _alert)) => {
+                    let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+                    return Err(TlsError::from_client_hello(error));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl ClientHelloFacts {
     fn of(hello: &ClientHello<'_>) -> Result<Self, TlsError> {
         let sni = match hello.server_name() {

@@ -19,7 +19,7 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use tokio::sync::OnceCell;
 
 use super::leaf::{self, LeafName};
-use super::{ALPN, CertificateAuthority, TlsError, provider};
+use super::{ALPN, CertificateAuthority, HTTP_1, TlsError, provider};
 
 /// Mints and keeps the server configurations of one sandbox. Cheap to clone.
 #[derive(Clone)]
@@ -34,6 +34,8 @@ struct Inner {
     /// resumption works and costs no memory that a guest could grow. The server name is sealed in.
     tickets: Arc<dyn ProducesTickets>,
     slots: Mutex<LruCache<LeafName, Arc<OnceCell<Ready>>>>,
+    /// What is offered inside, best first.
+    alpn: &'static [&'static [u8]],
 }
 
 /// A configuration and when it has to be replaced.
@@ -48,12 +50,29 @@ impl Leaves {
     /// # Errors
     /// [`TlsError::Authority`] if the system's randomness fails.
     pub fn new(ca: CertificateAuthority, capacity: NonZeroUsize) -> Result<Self, TlsError> {
+        Self::offering(&ALPN, ca, capacity)
+    }
+
+    /// The same for one name of the gateway's own, inside of which HTTP/1 is spoken.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of_own_name(ca: CertificateAuthority) -> Result<Self, TlsError> {
+        Self::offering(&[HTTP_1], ca, NonZeroUsize::MIN)
+    }
+
+    fn offering(
+        alpn: &'static [&'static [u8]],
+        ca: CertificateAuthority,
+        capacity: NonZeroUsize,
+    ) -> Result<Self, TlsError> {
         let no_secret = |error: String| TlsError::Authority(format!("can't make a key: {error}"));
         Ok(Self(Arc::new(Inner {
             ca,
             key: KeyPair::generate().map_err(|error| no_secret(error.to_string()))?,
             tickets: Ticketer::new().map_err(|error| no_secret(error.to_string()))?,
             slots: Mutex::new(LruCache::new(capacity)),
+            alpn,
         })))
     }
 
@@ -127,7 +146,7 @@ impl Inner {
                 name: name.clone(),
                 detail: error.to_string(),
             })?;
-        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+        config.alpn_protocols = self.alpn.iter().map(|name| name.to_vec()).collect();
         config.ticketer = self.tickets.clone();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Ready {

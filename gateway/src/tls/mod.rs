@@ -21,6 +21,7 @@ use outgate_policy::{HostError, Reason};
 use rustls::crypto::CryptoProvider;
 use rustls::{AlertDescription, InvalidMessage, PeerMisbehaved};
 
+pub(crate) use accept::HelloReader;
 pub use accept::{ClientHelloFacts, PendingHandshake, read_client_hello};
 pub use ca::CertificateAuthority;
 #[cfg(test)]
@@ -29,11 +30,13 @@ pub use leaf::LeafName;
 pub use leaves::Leaves;
 
 /// The protocols offered on both legs, best first (RFC 7301).
-const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const ALPN: [&[u8]; 2] = [b"h2", HTTP_1];
+/// HTTP/1.1 in ALPN.
+pub(crate) const HTTP_1: &[u8] = b"http/1.1";
 
 /// The one cryptography provider of the gateway. Passed explicitly everywhere, so that no other
 /// crate in the process can swap the process-wide default.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     PROVIDER.clone()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -47,19 +48,30 @@ impl ProxyWorld {
     /// The same sandbox behind `listeners`, as they are written in the file.
     #[track_caller]
     pub fn with(rules: &str, listeners: &str) -> Self {
-        let sandboxes = format!(
-            "sandboxes:\n  - id: {SANDBOX}\n    labels: {{ suite: proxy }}\n    policies: [policy.yaml]\n    \
-             token: {{ env: PROXY_TOKEN }}\n"
-        );
-        Self::in_lab(lab(), rules, &format!("version: 1\n{listeners}{sandboxes}"))
+        Self::in_lab(lab(), rules, &configuration(listeners))
+    }
+
+    /// The same as [`new`](Self::new), where the gateway's environment has these variables too.
+    #[track_caller]
+    pub fn with_environment(rules: &str, variables: &[(&str, String)]) -> Self {
+        let listeners = format!("proxies:\n  - name: shared\n    listen: {PROXY}\n");
+        Self::start(lab(), rules, &configuration(&listeners), variables)
     }
 
     /// A gateway of this configuration; `rules` are in `policy.yaml` beside it.
     #[track_caller]
     pub fn in_lab(lab: Lab, rules: &str, configuration: &str) -> Self {
+        Self::start(lab, rules, configuration, &[])
+    }
+
+    #[track_caller]
+    fn start(lab: Lab, rules: &str, configuration: &str, variables: &[(&str, String)]) -> Self {
         let mut home = GatewayHome::new(&lab).expect("a folder for the gateway");
         home.env(SECRET_VARIABLE, SECRET);
         home.env("PROXY_TOKEN", TOKEN);
+        for (name, value) in variables {
+            home.env(name, value);
+        }
         std::fs::write(home.folder().join("policy.yaml"), policy(rules)).expect("written");
         home.configure(configuration).expect("written");
         let gateway = home.start().expect("the gateway starts");
@@ -153,6 +165,17 @@ impl ProxyWorld {
         Ok(stream)
     }
 
+    /// The same from an address of the caller's choice.
+    pub fn connect_from(&self, from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+        let family = AddressFamily::INET;
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &from)?;
+        rustix::net::connect(&socket, &to)?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
     /// TLS over `stream`: `sni` goes into the ClientHello, `expect` must be in the certificate.
     pub fn handshake(
         &self,
@@ -173,6 +196,14 @@ impl ProxyWorld {
         let path = self.home.folder().join("ca").join("ca.pem");
         path.to_string_lossy().into_owned()
     }
+}
+
+/// A file with `listeners` and the one sandbox.
+fn configuration(listeners: &str) -> String {
+    format!(
+        "version: 1\n{listeners}sandboxes:\n  - id: {SANDBOX}\n    labels: {{ suite: proxy }}\n    \
+         policies: [policy.yaml]\n    token: {{ env: PROXY_TOKEN }}\n"
+    )
 }
 
 /// `Basic …` of a user and a password.

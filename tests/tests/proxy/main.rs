@@ -6,5 +6,11 @@
     reason = "clippy exempts tests from these lints, but not what tests share"
 )]
 
+mod absolute;
+mod bounds;
+mod config;
 mod connect;
 mod credentials;
+mod socks;
+mod tls;
+mod transparent;

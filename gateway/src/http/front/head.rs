@@ -7,6 +7,8 @@
 
 use outgate_policy::{Reason, Reject};
 
+use super::Role;
+
 /// Longest head, request line and empty line included, in bytes: what large cookies and signed
 /// tokens need, and the longest target `http::Uri` can hold.
 pub(in crate::http) const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -77,7 +79,7 @@ pub(in crate::http) fn find_end(input: &[u8], seen: &mut usize) -> Result<Option
 ///
 /// # Errors
 /// The first thing found that a strict reader may not accept.
-pub(super) fn parse(head: &[u8]) -> Result<Head, Reject> {
+pub(in crate::http) fn parse(head: &[u8], role: Role) -> Result<Head, Reject> {
     let body = head
         .strip_suffix(b"\r\n\r\n")
         .ok_or_else(|| bad("the head has no request line"))?;
@@ -95,7 +97,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Head, Reject> {
     let host = fields
         .host
         .ok_or_else(|| bad_host("there is no Host field"))?;
-    check_target(method, target)?;
+    check_target(method, target, role)?;
     Ok(Head {
         method: method.to_owned(),
         target: target.to_owned(),
@@ -210,15 +212,21 @@ fn malformed(line: &[u8]) -> Reject {
 
 /// The four forms of RFC 9112 section 3.2, as far as the server behind the front reads them the
 /// same way.
-fn check_target(method: &str, target: &str) -> Result<(), Reject> {
+fn check_target(method: &str, target: &str, role: Role) -> Result<(), Reject> {
     if method == "CONNECT" {
         return Err(Reject::new(
             Reason::ConnectDenied,
             "CONNECT, as HTTP/1 authority-form",
         ));
     }
-    let path = absolute_path(target)?.unwrap_or(target);
-    let is_absolute = path.len() != target.len();
+    let absolute = absolute_path(target, role)?;
+    if role == Role::Proxy && absolute.is_none() {
+        return Err(bad(
+            "a proxy is asked by an absolute URL, as in `GET http://host/path`, or by CONNECT",
+        ));
+    }
+    let path = absolute.unwrap_or(target);
+    let is_absolute = absolute.is_some();
     let known_form = path.starts_with('/')
         || (is_absolute && (path.is_empty() || path.starts_with('?')))
         || (path == "*" && method == "OPTIONS");
@@ -239,7 +247,7 @@ fn check_target(method: &str, target: &str) -> Result<(), Reject> {
 }
 
 /// What follows the authority of an absolute-form target; `None` for the other forms.
-fn absolute_path(target: &str) -> Result<Option<&str>, Reject> {
+fn absolute_path(target: &str, role: Role) -> Result<Option<&str>, Reject> {
     // A URL in the query of an origin-form target is data.
     let Some((scheme, rest)) = target
         .split_once("://")
@@ -247,7 +255,11 @@ fn absolute_path(target: &str) -> Result<Option<&str>, Reject> {
     else {
         return Ok(None);
     };
-    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+    let known: &[&str] = match role {
+        Role::Origin => &["http", "https"],
+        Role::Proxy => &["http", "https", "ws", "wss"],
+    };
+    if !known.iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Err(bad(format!(
             "`{}` is no scheme for a request",
             quoted(scheme.as_bytes())

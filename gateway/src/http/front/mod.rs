@@ -31,6 +31,19 @@ const READ_BYTES: usize = 32 * 1024;
 /// What the server reads in place of a rejected head. It answers the verdict, never this.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nHost: rejected\r\nConnection: close\r\n\r\n";
 
+/// The `Host` of the request that `input` begins with, as text; `None` in it for a head that is not
+/// well formed, whose reader will say why. `None` when more is needed; `seen` bytes were looked at.
+pub(crate) fn host_of_head(input: &[u8], seen: &mut usize) -> Option<Option<String>> {
+    match head::find_end(input, seen) {
+        Ok(None) => None,
+        Ok(Some(end)) => {
+            let parsed = head::parse(input.get(..end)?, Role::Origin);
+            Some(parsed.ok().map(|head| head.host))
+        }
+        Err(_) => Some(None),
+    }
+}
+
 /// What the front found in one head.
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -50,6 +63,17 @@ pub(super) struct Front<S> {
     output: BytesMut,
     state: State,
     verdicts: Verdicts,
+    role: Role,
+}
+
+/// Who reads the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The origin, as far as the client knows.
+    Origin,
+    /// A proxy, to whom targets are absolute, and at whose place another reader begins with a
+    /// CONNECT: the server reads the end of the stream in front of one.
+    Proxy,
 }
 
 #[derive(Debug)]
@@ -59,6 +83,8 @@ enum State {
     /// Bytes of the body still to come.
     Length(u64),
     Chunked(Chunked),
+    /// A CONNECT to a proxy is next. The stream goes on without the server.
+    Connect,
     /// Nothing is read any more.
     Closed,
 }
@@ -71,6 +97,24 @@ impl<S> Front<S> {
             output: BytesMut::new(),
             state: State::Head(0),
             verdicts: Verdicts::default(),
+            role: Role::Origin,
+        }
+    }
+
+    /// A front for a proxy's requests, of which `input` was read already.
+    pub(super) fn of_proxy(stream: S, input: BytesMut) -> Self {
+        Self {
+            input,
+            role: Role::Proxy,
+            ..Self::new(stream)
+        }
+    }
+
+    /// The stream and what was read of it, if a CONNECT is next.
+    pub(super) fn into_connect(self) -> Result<(S, BytesMut), S> {
+        match self.state {
+            State::Connect => Ok((self.stream, self.input)),
+            _ => Err(self.stream),
         }
     }
 
@@ -85,7 +129,7 @@ impl<S> Front<S> {
     }
 
     fn begin(&mut self, head: &[u8]) {
-        match head::parse(head) {
+        match head::parse(head, self.role) {
             Ok(parsed) => {
                 self.output.extend_from_slice(head);
                 self.state = match parsed.framing {
@@ -111,12 +155,17 @@ impl<S: AsyncRead + Unpin> Front<S> {
     fn judge(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.output.is_empty() {
             match &mut self.state {
-                State::Closed => return Poll::Ready(Ok(())),
+                State::Connect | State::Closed => return Poll::Ready(Ok(())),
                 State::Head(seen) => {
                     // One verdict at a time: the server takes it before the next head is looked
                     // at, so a guest can't pile up requests by pipelining.
                     ready!(self.verdicts.poll_taken(cx));
                     match head::find_end(&self.input, seen) {
+                        Ok(Some(_))
+                            if self.role == Role::Proxy && connect::is_connect(&self.input) =>
+                        {
+                            self.state = State::Connect;
+                        }
                         Ok(Some(end)) => {
                             let head = self.input.split_to(end);
                             self.begin(&head);
@@ -201,6 +250,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Front<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.state, State::Connect) {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 

@@ -5,75 +5,85 @@
 //! passed on unread because it came through a proxy. Every head is judged by the strict
 //! [`front`](super::front); nothing of a proxy's own fields goes upstream.
 
-mod ahead;
 mod answer;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod requests;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
-use http::header::CONNECTION;
-use http::{HeaderValue, Response};
-use outgate_policy::{Reason, Reject, Verdict};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::OwnedSemaphorePermit;
+use http::Response;
+use outgate_policy::{Reason, Reject};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use self::ahead::Ahead;
+use self::answer::challenge;
 use super::body::ResponseBody;
 use super::denial::{Asker, Denial};
 use super::front::connect::{self, ConnectHead};
 use super::front::head;
 use super::serve::linger;
-use crate::audit::{Event, EventKind, Ingress};
-use crate::listener::{Door, Guest, HalfOpen, Refused};
+use crate::ahead::Ahead;
+use crate::audit::Ingress;
+use crate::listener::{Client, FIRST_TIME, Guest, Presented, Transport, Unknown, record_reject};
 use crate::sandbox::Refusal;
 
-/// How long a client may take for one head, and to read one answer.
-const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Challenges that one connection gets. A client that has a credential needs one.
-const MAX_CHALLENGES: u32 = 3;
 /// Bytes asked from the stream at once while a head is read.
 const READ_BYTES: usize = 8 * 1024;
 
 /// Serves one connection until either side is done with it.
-pub(crate) async fn serve<S>(stream: S, door: &Door, half_open: HalfOpen)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut connection = Connection {
-        stream,
-        input: BytesMut::new(),
-    };
-    let Ok(only) = door.guest() else { return };
-    let (head, guest) = match connection.introduced(door, only, &half_open).await {
-        Ok(introduced) => introduced,
-        Err(Parting::Silent) => return,
-        Err(Parting::With(answer)) => return connection.part(answer).await,
-    };
-    drop(half_open);
-    let Some(place) = guest.admit() else {
-        let reject = Reject::new(
-            Reason::LimitExceeded,
-            "too many connections of this sandbox",
-        );
-        let answer = refuse(&guest, Some(head.target()), &reject, &asker(&head)).await;
-        return connection.part(answer).await;
-    };
-    guest.while_served(tunnel(connection, &guest, &head)).await;
-    drop::<OwnedSemaphorePermit>(place);
+pub(crate) async fn serve(stream: Ahead<Transport>, client: &Client<'_>) {
+    let (input, stream) = stream.into_parts();
+    let mut connection = Connection { stream, input };
+    loop {
+        let end = match connection.head_in_time(client).await {
+            Some(Ok(end)) => end,
+            Some(Err(reject)) => return connection.part_with(client, &reject).await,
+            None => return,
+        };
+        if !connect::is_connect(&connection.input) {
+            match requests::serve(connection, client).await {
+                Some(goes_on) => connection = goes_on,
+                None => return,
+            }
+            continue;
+        }
+        let head = match connect::parse(&connection.input.split_to(end)) {
+            Ok(head) => head,
+            Err(reject) => return connection.part_with(client, &reject).await,
+        };
+        let presented = head.credentials.as_deref();
+        let presented = presented.map_or(Presented::Nothing, Presented::Basic);
+        match client.identify(presented, &format!("CONNECT {}", head.target())) {
+            Ok(guest) => {
+                guest.while_served(tunnel(connection, guest, &head)).await;
+                return;
+            }
+            Err(Unknown::Unproven { last: true }) => {
+                return connection.part(challenge(true)).await;
+            }
+            Err(Unknown::Unproven { last: false }) => {
+                let answer = answer::to_bytes(challenge(false)).await;
+                if connection.write(&answer).await.is_err() {
+                    return;
+                }
+            }
+            Err(Unknown::Full(guest)) => {
+                let answer = refuse(&guest, &head, &too_many_connections()).await;
+                return connection.part(answer).await;
+            }
+        }
+    }
 }
 
 /// Opens the tunnel that `head` asks for and serves what comes through it.
-async fn tunnel<S>(mut connection: Connection<S>, guest: &Guest, head: &ConnectHead)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn tunnel(mut connection: Connection, guest: &Arc<Guest>, head: &ConnectHead) {
     let authority = match head.authority() {
         Ok(authority) => authority,
         Err(reject) => {
-            let answer = refuse(guest, Some(head.target()), &reject, &asker(head)).await;
+            let answer = refuse(guest, head, &reject).await;
             return connection.part(answer).await;
         }
     };
@@ -92,29 +102,19 @@ where
     }
 }
 
+/// Records what never became a flow, and gives the answer to it.
+async fn refuse(guest: &Guest, head: &ConnectHead, reject: &Reject) -> Response<ResponseBody> {
+    let id = record_reject(guest, Ingress::ExplicitProxy, reject, Some(head.target())).await;
+    Denial::from(reject.clone()).response(&asker(head), id)
+}
+
 fn asker(head: &ConnectHead) -> Asker {
     Asker::of_tunnel(&head.target(), &head.accepts)
 }
 
-/// Records what never became a flow, and gives the answer to it.
-async fn refuse(
-    guest: &Guest,
-    target: Option<String>,
-    reject: &Reject,
-    asker: &Asker,
-) -> Response<ResponseBody> {
-    let event = Event {
-        ingress: Some(Ingress::ExplicitProxy),
-        verdict: Some(Verdict::Deny),
-        reason: Some(reject.reason),
-        host: target,
-        detail: Some(reject.detail.clone()),
-        ..guest.sandbox.event(EventKind::Reject)
-    };
-    if let Err(error) = guest.sandbox.services().audit.append(&event).await {
-        tracing::error!(%error, sandbox = guest.sandbox.id(), "a reject could not be recorded");
-    }
-    Denial::from(reject.clone()).response(asker, event.id)
+fn too_many_connections() -> Reject {
+    let detail = "the sandbox has as many connections to listeners as it may have";
+    Reject::new(Reason::LimitExceeded, detail)
 }
 
 impl From<Refusal> for Denial {
@@ -128,60 +128,29 @@ impl From<Refusal> for Denial {
 }
 
 /// A client's stream, and what was read of it and not used yet.
-struct Connection<S> {
-    stream: S,
+struct Connection {
+    stream: Transport,
     input: BytesMut,
 }
 
-/// How a client without a sandbox is parted with.
-enum Parting {
-    Silent,
-    With(Response<ResponseBody>),
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Reads heads until one comes with the credential of a sandbox, or from `only` that one.
-    async fn introduced(
-        &mut self,
-        door: &Door,
-        only: Option<Arc<Guest>>,
-        half_open: &HalfOpen,
-    ) -> Result<(ConnectHead, Arc<Guest>), Parting> {
-        for _ in 0..MAX_CHALLENGES {
-            let Ok(read) = timeout(HEAD_TIME, self.head()).await else {
-                door.refuse(Refused::Slow, half_open, "");
-                return Err(Parting::Silent);
-            };
-            let head = match read.and_then(|bytes| bytes.map(|bytes| parse(&bytes)).transpose()) {
-                Ok(Some(head)) => head,
-                Ok(None) => return Err(Parting::Silent),
-                Err(reject) => {
-                    return Err(malformed(door, only.as_deref(), half_open, &reject).await);
-                }
-            };
-            if let Some(guest) = &only {
-                return Ok((head, Arc::clone(guest)));
+impl Connection {
+    /// Waits for a whole head and gives its length; `None` at the end of the stream, or when it took
+    /// too long.
+    async fn head_in_time(&mut self, client: &Client<'_>) -> Option<Result<usize, Reject>> {
+        match timeout(FIRST_TIME, self.head()).await {
+            Ok(read) => read.transpose(),
+            Err(_) => {
+                client.count_slow();
+                None
             }
-            let refused = match &head.credentials {
-                None => Refused::NoCredential,
-                Some(value) => match door.prove_basic(value) {
-                    Some(guest) => return Ok((head, guest)),
-                    None => Refused::WrongCredential,
-                },
-            };
-            door.refuse(refused, half_open, &format!("CONNECT {}", head.target()));
-            let answer = answer::to_bytes(answer::challenge()).await;
-            self.write(&answer).await.map_err(|_| Parting::Silent)?;
         }
-        Err(Parting::Silent)
     }
 
-    /// The next head, whole; `None` at the end of the stream.
-    async fn head(&mut self) -> Result<Option<BytesMut>, Reject> {
+    async fn head(&mut self) -> Result<Option<usize>, Reject> {
         let mut seen = 0;
         loop {
             if let Some(end) = head::find_end(&self.input, &mut seen)? {
-                return Ok(Some(self.input.split_to(end)));
+                return Ok(Some(end));
             }
             self.input.reserve(READ_BYTES);
             match self.stream.read_buf(&mut self.input).await {
@@ -199,7 +168,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        timeout(HEAD_TIME, written).await?
+        timeout(FIRST_TIME, written).await?
+    }
+
+    /// Says what was wrong with a head.
+    async fn part_with(self, client: &Client<'_>, reject: &Reject) {
+        let answer = answer::to_reject(client, reject).await;
+        self.part(answer).await;
     }
 
     /// Answers for the last time, and lets the client read it.
@@ -209,31 +184,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             linger(self.stream).await;
         }
     }
-}
-
-fn parse(bytes: &[u8]) -> Result<ConnectHead, Reject> {
-    if connect::is_connect(bytes) {
-        return connect::parse(bytes);
-    }
-    Err(Reject::new(
-        Reason::BadRequest,
-        "only CONNECT is understood here",
-    ))
-}
-
-/// Says what was wrong with a head; on the record of the sandbox where there can be no other.
-async fn malformed(
-    door: &Door,
-    only: Option<&Guest>,
-    half_open: &HalfOpen,
-    reject: &Reject,
-) -> Parting {
-    if let Some(guest) = only {
-        return Parting::With(refuse(guest, None, reject, &Asker::unknown()).await);
-    }
-    door.refuse(Refused::Malformed, half_open, &reject.detail);
-    let mut answer = answer::off_record(reject.reason, Some(&reject.detail));
-    let close = HeaderValue::from_static("close");
-    answer.headers_mut().insert(CONNECTION, close);
-    Parting::With(answer)
 }

@@ -120,7 +120,7 @@ impl Lab {
         let authority = Authority::parse(to, None).unwrap();
         let (guest, stream) = tokio::io::duplex(64 * 1024);
         let flow = if to.starts_with("outgate.internal") {
-            Flow::to_gateway(Arc::clone(&self.sandbox), Ingress::Link, authority)
+            Flow::of_clear_text(Arc::clone(&self.sandbox), Ingress::Link, authority)
         } else {
             let may = self
                 .sandbox

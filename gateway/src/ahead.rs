@@ -9,14 +9,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// `stream` with the bytes in front that were read ahead of its reader.
 #[derive(Debug)]
-pub(super) struct Ahead<S> {
+pub(crate) struct Ahead<S> {
     bytes: BytesMut,
     stream: S,
 }
 
 impl<S> Ahead<S> {
-    pub(super) fn new(bytes: BytesMut, stream: S) -> Self {
+    pub(crate) fn new(bytes: BytesMut, stream: S) -> Self {
         Self { bytes, stream }
+    }
+
+    /// The first byte that was read ahead, if there is one.
+    pub(crate) fn first(&self) -> Option<u8> {
+        self.bytes.first().copied()
+    }
+
+    /// What was read ahead and not read again, and the stream.
+    pub(crate) fn into_parts(self) -> (BytesMut, S) {
+        (self.bytes, self.stream)
     }
 }
 
