@@ -118,7 +118,8 @@ impl Bench<'_> {
         let mut command = Command::new(outgate()?);
         command
             .args(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()])
-            .env("BENCH_SECRET", SECRET);
+            .env("BENCH_SECRET", SECRET)
+            .env("BENCH_TOKEN", TOKEN);
         let process = self.start("outgate", &mut command, port)?;
         let credentials =
             base64::engine::general_purpose::STANDARD.encode(format!("{SANDBOX}:{TOKEN}"));
@@ -160,11 +161,14 @@ impl Bench<'_> {
 
     fn outgate_config(&self, folder: &Path, policy: &Path, port: u16) -> String {
         format!(
-            "state: TODO {} {} {port} {} {}",
-            folder.display(),
-            policy.display(),
-            self.root.display(),
-            self.dns
+            "version: 1\naudit: {{ dir: {dir}/audit }}\nca: {{ dir: {dir}/ca }}\n\
+             upstream: {{ dns: [\"{dns}\"], roots: [{root}] }}\n\
+             proxies: [{{ name: bench, listen: \"127.0.0.1:{port}\" }}]\n\
+             sandboxes: [{{ id: {SANDBOX}, policies: [{policy}], token: {{ env: BENCH_TOKEN }} }}]\n",
+            dir = folder.display(),
+            policy = policy.display(),
+            root = self.root.display(),
+            dns = self.dns,
         )
     }
 
