@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use http::header::HOST;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response, Uri};
+use http::{HeaderMap, Request, Response, Uri, Version};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -388,7 +388,10 @@ impl Channel {
     ) -> Result<Sent, Failure> {
         let unavailable =
             |why: String| Failure::Refused(Denial::from(Reason::CredentialUnavailable), why);
-        let mut options = SendOptions::default();
+        let mut options = SendOptions {
+            prefer_http1: request.version() != Version::HTTP_2,
+            ..SendOptions::default()
+        };
         if let Some(credential) = credential.map_err(unavailable)? {
             let attached = credential.attach(request.headers_mut());
             attached.map_err(|error| unavailable(error.to_string()))?;
@@ -484,6 +487,7 @@ fn outgoing(
         .ok_or_else(|| Reject::new(Reason::BadPath, "a path that HTTP can't carry"))?;
     let mut request = Request::new(upload.boxed());
     *request.method_mut() = parts.method;
+    *request.version_mut() = parts.version;
     *request.uri_mut() = uri.into();
     *request.headers_mut() = headers::for_upstream(&parts.headers, parts.version);
     // Holds the case of the header names, which only the two HTTP/1 ends can read.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use outgate_policy::{AddressClass, Authority, Host, Reason};
+use rustls::AlertDescription;
 
 pub use crate::tls::client::{RootError, TlsFailure};
 
@@ -104,6 +105,17 @@ impl UpstreamError {
             Self::Closed { .. } => Reason::UpstreamClosed,
             Self::RequestBody { .. } => Reason::BadRequest,
         }
+    }
+
+    /// Whether the origin turned HTTP/1.1 down, and may take HTTP/2.
+    pub(super) fn speaks_no_http1(&self) -> bool {
+        matches!(
+            self,
+            Self::Tls {
+                failure: TlsFailure::Alert(AlertDescription::NoApplicationProtocol),
+                ..
+            }
+        )
     }
 
     /// The address that was connected to, or would have been; for the audit record only.

@@ -31,7 +31,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
 
 use crate::audit::Timings;
-use crate::tls::client::{Offer, OriginTls};
+use crate::tls::client::OriginTls;
 use connection::{Connection, Connector};
 use dial::Dialer;
 use pool::{Key, Pool};
@@ -122,6 +122,9 @@ pub struct SendOptions {
     /// [`crate::credential::Credential::version`] of what was attached, so that a connection that
     /// an origin may have tied to an old secret is not used with a new one.
     pub credential_version: Option<u64>,
+    /// The guest speaks HTTP/1.1, so the origin should hear it too, as it would without a gateway.
+    /// HTTP/2 then only with an origin that speaks nothing else.
+    pub prefer_http1: bool,
     /// The request wants to leave HTTP: HTTP/1.1 on a connection of its own. Call
     /// [`hyper::upgrade::on`] with the response if its status is 101.
     pub upgrade: bool,
@@ -183,7 +186,7 @@ impl SandboxUpstream {
             let text = format!("the permit is for {}, not {protocol}", permit.protocol());
             return Err(UpstreamError::Request(text));
         }
-        let key = Key::new(permit, options.credential_version);
+        let key = Key::new(permit, options);
         if !options.upgrade
             && let Some(pooled) = self.pool.checkout(&key)
         {
@@ -196,12 +199,11 @@ impl SandboxUpstream {
                 Err(Failed { error, .. }) => return Err(error),
             }
         }
-        let offer = if options.upgrade {
-            Offer::Http1
+        let fresh = if options.upgrade {
+            self.pool.connect_apart(permit).await?
         } else {
-            Offer::Any
+            self.pool.connect(&key, permit).await?
         };
-        let fresh = self.pool.connect(&key, permit, offer).await?;
         self.exchange(&key, fresh, request, options)
             .await
             .map_err(|failed| failed.error)

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::SendOptions;
 use super::connection::{Connection, Connector, Tether};
 use super::error::UpstreamError;
 use crate::tls::client::Offer;
@@ -39,15 +40,17 @@ pub(super) struct Key {
     pub(super) protocol: Protocol,
     allows_private: bool,
     credential_version: Option<u64>,
+    prefer_http1: bool,
 }
 
 impl Key {
-    pub(super) fn new(permit: &Permit, credential_version: Option<u64>) -> Self {
+    pub(super) fn new(permit: &Permit, options: SendOptions) -> Self {
         Self {
             authority: permit.authority().clone(),
             protocol: permit.protocol(),
             allows_private: permit.allows_private(),
-            credential_version,
+            credential_version: options.credential_version,
+            prefer_http1: options.prefer_http1,
         }
     }
 }
@@ -68,10 +71,17 @@ type Shelves = LruCache<Key, Shelf>;
 #[derive(Default)]
 struct Shelf {
     connections: Vec<Idle>,
-    /// The origin was last seen to choose HTTP/1.1: waiting for another's connection is no use.
-    speaks_http1: bool,
+    /// What the origin was last seen to speak, if it was seen.
+    speaks: Option<Speaks>,
     /// Somebody is connecting to an origin that may turn out to share; closed when they are done.
     pioneer: Option<watch::Receiver<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    /// Waiting for another's connection is no use.
+    Http1,
+    Http2,
 }
 
 struct Idle {
@@ -115,14 +125,13 @@ impl Pool {
         &self,
         key: &Key,
         permit: &Permit,
-        offer: Offer,
     ) -> Result<Connection, UpstreamError> {
         // Many requests at once to a new origin: the first connects, and the others wait to see
         // whether they can share. If not, each goes its own way.
-        match self.role(key, offer) {
-            Role::Alone => self.connect_alone(key, permit, offer).await,
+        match self.role(key) {
+            Role::Alone => self.connect_alone(key, permit).await,
             Role::Pioneer(done) => {
-                let outcome = self.connect_alone(key, permit, offer).await;
+                let outcome = self.connect_alone(key, permit).await;
                 drop(done);
                 outcome
             }
@@ -130,10 +139,16 @@ impl Pool {
                 while pioneer.changed().await.is_ok() {}
                 match self.checkout(key) {
                     Some(shared) => Ok(shared),
-                    None => self.connect_alone(key, permit, offer).await,
+                    None => self.connect_alone(key, permit).await,
                 }
             }
         }
+    }
+
+    /// A new HTTP/1.1 connection that never comes back here.
+    pub(super) async fn connect_apart(&self, permit: &Permit) -> Result<Connection, UpstreamError> {
+        let tether = self.tether().await?;
+        self.connector.connect(permit, Offer::Http1, tether).await
     }
 
     /// Keeps `connection` for the next request, as soon as it can take one.
@@ -157,37 +172,49 @@ impl Pool {
         });
     }
 
-    async fn connect_alone(
-        &self,
-        key: &Key,
-        permit: &Permit,
-        offer: Offer,
-    ) -> Result<Connection, UpstreamError> {
+    async fn connect_alone(&self, key: &Key, permit: &Permit) -> Result<Connection, UpstreamError> {
         self.sweeper.call_once(|| {
             tokio::spawn(sweep(self.shelves.clone(), self.closed.clone()));
         });
-        let tether = Tether {
-            closed: self.closed.clone(),
-            place: self.place().await?,
-        };
-        let connection = self.connector.connect(permit, offer, tether).await?;
-        if offer == Offer::Any {
-            let shared = connection.share();
-            let mut shelves = lock(&self.shelves);
-            let shelf = shelves.get_or_insert_mut(key.clone(), Shelf::default);
-            shelf.speaks_http1 = shared.is_none();
-            shared.into_iter().for_each(|shared| shelf.put(shared));
+        let tether = self.tether().await?;
+        let offer = self.offer(key);
+        let mut connected = self.connector.connect(permit, offer, tether).await;
+        if let Err(error) = &connected
+            && offer == Offer::Http1
+            && error.speaks_no_http1()
+        {
+            let tether = self.tether().await?;
+            connected = self.connector.connect(permit, Offer::Any, tether).await;
         }
+        let connection = connected?;
+        let shared = connection.share();
+        let mut shelves = lock(&self.shelves);
+        let shelf = shelves.get_or_insert_mut(key.clone(), Shelf::default);
+        shelf.speaks = Some(match shared {
+            Some(_) => Speaks::Http2,
+            None => Speaks::Http1,
+        });
+        shared.into_iter().for_each(|shared| shelf.put(shared));
+        drop(shelves);
         Ok(connection)
     }
 
-    fn role(&self, key: &Key, offer: Offer) -> Role {
-        if offer == Offer::Http1 || key.protocol != Protocol::Https {
+    fn offer(&self, key: &Key) -> Offer {
+        let speaks = lock(&self.shelves).peek(key).and_then(|shelf| shelf.speaks);
+        if key.prefer_http1 && speaks != Some(Speaks::Http2) {
+            Offer::Http1
+        } else {
+            Offer::Any
+        }
+    }
+
+    fn role(&self, key: &Key) -> Role {
+        if key.protocol != Protocol::Https {
             return Role::Alone;
         }
         let mut shelves = lock(&self.shelves);
         let shelf = shelves.get_or_insert_mut(key.clone(), Shelf::default);
-        if shelf.speaks_http1 {
+        if shelf.speaks == Some(Speaks::Http1) || (key.prefer_http1 && shelf.speaks.is_none()) {
             return Role::Alone;
         }
         if let Some(pioneer) = &shelf.pioneer
@@ -198,6 +225,13 @@ impl Pool {
         let (done, pioneer) = watch::channel(());
         shelf.pioneer = Some(pioneer);
         Role::Pioneer(done)
+    }
+
+    async fn tether(&self) -> Result<Tether, UpstreamError> {
+        Ok(Tether {
+            closed: self.closed.clone(),
+            place: self.place().await?,
+        })
     }
 
     /// The right to open a connection. When all are taken the idle ones are given up first.
