@@ -1,16 +1,17 @@
 //! The gateway as a whole: what it is started with, and the sandboxes behind it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outgate_policy::{Destination, Diagnostics, Feature, Policy, Verdict};
+use arc_swap::ArcSwap;
+use outgate_policy::{Destination, Diagnostics, Feature, Policy, Source, Verdict};
 use sha2::{Digest, Sha256};
 
-use crate::admin::protocol::{Network, Registered, Registration};
+use crate::admin::protocol::{Network, PolicySet, Registered, Registration};
 use crate::audit::{AuditConfig, AuditError, AuditLog, Event, EventKind, SandboxRef};
 use crate::credential::{Broker, CredentialError, Placeholders};
 use crate::link::{self, DeniedNames, Link, LinkConfig, LinkError, NameKey, Stack, StackHandle};
@@ -94,6 +95,12 @@ pub enum GatewayError {
         /// The id asked for.
         id: String,
     },
+    /// There is no such sandbox.
+    #[error("no sandbox `{id}` is registered here")]
+    NotRegistered {
+        /// The id asked for.
+        id: String,
+    },
     /// The gateway is full.
     #[error("the gateway serves {MAX_SANDBOXES} sandboxes, its maximum; start another gateway")]
     TooManySandboxes,
@@ -110,7 +117,16 @@ struct Shared {
     audit: AuditLog,
     upstream: Upstream,
     denied_names: DeniedNames,
-    ids: Mutex<HashSet<String>>,
+    /// By id. One that is still being set up can't be upgraded.
+    sandboxes: Mutex<HashMap<String, Weak<SandboxContext>>>,
+}
+
+impl Shared {
+    fn sandboxes(&self) -> MutexGuard<'_, HashMap<String, Weak<SandboxContext>>> {
+        self.sandboxes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for Gateway {
@@ -140,7 +156,7 @@ impl Gateway {
                 audit,
                 upstream,
                 denied_names: config.denied_names,
-                ids: Mutex::default(),
+                sandboxes: Mutex::default(),
             }),
         })
     }
@@ -203,17 +219,15 @@ impl Gateway {
     /// A sandbox under its policy that nothing leads to yet.
     async fn prepare(&self, registration: Registration) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
-        // A sandbox that no policy selects has none, and reaches nothing.
-        let loaded = if registration.policy.is_empty() {
-            Ok(Policy::none())
-        } else {
-            Policy::load(&registration.policy)
-        };
-        let enforceable = loaded.and_then(|policy| policy.require(ENFORCED).map(|()| policy));
-        let policy = match enforceable {
+        let policy = match enforceable(&registration.policy) {
             Ok(policy) => policy,
             Err(diagnostics) => {
-                self.record_refused_policy(&registration, &diagnostics)
+                let sandbox = SandboxRef {
+                    id: registration.id,
+                    labels: registration.labels,
+                    tier: registration.tier,
+                };
+                self.record_refused_policy(Arc::new(sandbox), &diagnostics)
                     .await?;
                 return Err(GatewayError::Policy(diagnostics));
             }
@@ -237,17 +251,82 @@ impl Gateway {
                 audit: self.shared.audit.clone(),
                 upstream: self.shared.upstream.for_sandbox(),
                 broker: Broker::new(),
-                placeholders,
+                placeholders: ArcSwap::from_pointee(placeholders),
                 leaves: Leaves::new(self.shared.ca.clone(), LEAVES_PER_SANDBOX)?,
                 ca_pem: registered.ca_pem.clone(),
             },
         ));
+        if let Some(seated) = self.shared.sandboxes().get_mut(context.id()) {
+            *seated = Arc::downgrade(&context);
+        }
         Ok(RegisteredSandbox {
             context,
             stack: None,
             registered,
             _seat: seat,
         })
+    }
+
+    /// Puts `sources` in force for the sandbox `id`: for its next request, and at once for everything
+    /// it has under way. All of it or nothing: what does not load
+    /// leaves the old policy in force.
+    ///
+    /// # Errors
+    /// [`GatewayError::NotRegistered`], [`GatewayError::Policy`], [`GatewayError::Credential`], and
+    /// [`GatewayError::Audit`] when the change can't be recorded.
+    pub async fn set_policy(
+        &self,
+        id: &str,
+        sources: &[Source],
+    ) -> Result<PolicySet, GatewayError> {
+        let context = self.shared.sandboxes().get(id).and_then(Weak::upgrade);
+        let context = context.ok_or_else(|| GatewayError::NotRegistered {
+            id: id.escape_debug().to_string(),
+        })?;
+        let policy = match enforceable(sources) {
+            Ok(policy) => policy,
+            Err(diagnostics) => {
+                self.record_refused_policy(context.reference(), &diagnostics)
+                    .await?;
+                return Err(GatewayError::Policy(diagnostics));
+            }
+        };
+        let desired = policy.revision().to_owned();
+        let known = context.services().placeholders.load().by_credential();
+        let placeholders = Placeholders::restore(policy.credentials(), known)?;
+        let event = Event {
+            verdict: Some(Verdict::Allow),
+            policy_revision: Some(desired.clone()),
+            ..context.event(EventKind::PolicyLoad)
+        };
+        self.shared.audit.append(&event).await?;
+        context
+            .services()
+            .placeholders
+            .store(Arc::new(placeholders));
+        context.set_policy(policy);
+        Ok(PolicySet {
+            id: context.id().to_owned(),
+            enforced: context.policy().revision().to_owned(),
+            desired,
+        })
+    }
+
+    /// Lets every sandbox's HTTP connections end after the answers under way, and resolves when
+    /// nothing is open any more. Byte streams may take as long as they like: bound it.
+    pub async fn drain(&self) {
+        let sandboxes: Vec<_> = self
+            .shared
+            .sandboxes()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for sandbox in &sandboxes {
+            sandbox.drain();
+        }
+        for sandbox in sandboxes {
+            sandbox.drained().await;
+        }
     }
 
     /// Writes the last record and closes the log. Sandboxes that are still registered can do nothing
@@ -266,19 +345,14 @@ impl Gateway {
         }
     }
 
-    /// A policy that was turned down put nothing in force, and is on record all the same. One that
-    /// loads is named by the record of the sandbox that runs under it.
+    /// A policy that was turned down put nothing in force, and is on record all the same.
     async fn record_refused_policy(
         &self,
-        registration: &Registration,
+        sandbox: Arc<SandboxRef>,
         diagnostics: &Diagnostics,
     ) -> Result<(), AuditError> {
         let event = Event {
-            sandbox: Some(Arc::new(SandboxRef {
-                id: registration.id.clone(),
-                labels: registration.labels.clone(),
-                tier: registration.tier.clone(),
-            })),
+            sandbox: Some(sandbox),
             verdict: Some(Verdict::Deny),
             detail: Some(diagnostics.render()),
             ..Event::new(EventKind::PolicyLoad)
@@ -304,18 +378,15 @@ impl Gateway {
                 id: id.escape_debug().to_string(),
             });
         }
-        let mut ids = self
-            .shared
-            .ids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= MAX_SANDBOXES {
+        let mut sandboxes = self.shared.sandboxes();
+        if sandboxes.len() >= MAX_SANDBOXES {
             return Err(GatewayError::TooManySandboxes);
         }
-        if !ids.insert(id.to_owned()) {
+        if sandboxes.contains_key(id) {
             return Err(GatewayError::IdInUse { id: id.to_owned() });
         }
-        drop(ids);
+        sandboxes.insert(id.to_owned(), Weak::new());
+        drop(sandboxes);
         Ok(Seat {
             shared: Arc::clone(&self.shared),
             id: id.to_owned(),
@@ -369,12 +440,19 @@ impl fmt::Debug for Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared
-            .ids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        self.shared.sandboxes().remove(&self.id);
     }
+}
+
+/// A policy that loads, and that this gateway keeps all of.
+fn enforceable(sources: &[Source]) -> Result<Policy, Diagnostics> {
+    // A sandbox that no policy selects has none, and reaches nothing.
+    if sources.is_empty() {
+        return Ok(Policy::none());
+    }
+    let policy = Policy::load(sources)?;
+    policy.require(ENFORCED)?;
+    Ok(policy)
 }
 
 fn guest_network() -> Network {

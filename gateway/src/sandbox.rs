@@ -58,7 +58,7 @@ pub struct SandboxServices {
     /// Fetches credentials.
     pub broker: Broker,
     /// What the sandbox holds instead of credentials.
-    pub placeholders: Placeholders,
+    pub placeholders: ArcSwap<Placeholders>,
     /// The certificates that the sandbox is shown.
     pub leaves: Leaves,
     /// The authority that signs them, as PEM, for a guest that asks for it.
@@ -109,6 +109,11 @@ impl SandboxContext {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.identity.id
+    }
+
+    /// Who it is, as records say it.
+    pub(crate) fn reference(&self) -> Arc<SandboxRef> {
+        Arc::clone(&self.identity)
     }
 
     /// The policy in force now.

@@ -1,7 +1,9 @@
 //! `outgate gateway`: a gateway process of its own, for nodes and for other people's isolation.
 
+mod ask;
 mod notify;
 mod plan;
+mod reload;
 mod serve;
 
 use std::net::SocketAddr;
@@ -18,6 +20,7 @@ use rustls_pki_types::pem::PemObject;
 
 use crate::exit::{Code, Failure};
 
+use self::ask::Ask;
 use self::plan::Plan;
 
 /// How a gateway reaches upstreams: shared by `outgate run` and `outgate gateway`.
@@ -101,9 +104,12 @@ fn certificates(option: &str, path: &Path) -> anyhow::Result<Vec<CertificateDer<
 /// Nodes hand over links on the admin socket (`outgate run --gateway SOCKET`), and clients of other
 /// people's isolation connect to the listeners of the configuration file (docs/gateway.md). The gateway
 /// may be stopped, killed and started again: links come back by themselves, and while it is down the
-/// sandboxes have no network. Ends on SIGTERM or Ctrl-C.
+/// sandboxes have no network. SIGHUP reads the configuration file again. Ends on SIGTERM or Ctrl-C.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct GatewayArgs {
+    #[command(subcommand)]
+    ask: Option<Ask>,
     /// Configuration file: listeners, sandboxes, and everything below
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -113,6 +119,9 @@ pub(crate) struct GatewayArgs {
     /// Unix socket that nodes register at
     #[arg(long, value_name = "SOCKET", required_unless_present = "config")]
     admin: Option<PathBuf>,
+    /// At the end, how long answers under way may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain: u64,
     /// Folder of the audit log [default: `audit/gateway` in the state folder]
     #[arg(long, value_name = "DIR")]
     audit_dir: Option<PathBuf>,
@@ -128,6 +137,9 @@ pub(crate) struct GatewayArgs {
 /// # Errors
 /// When the gateway can't start; nothing is listening then.
 pub(crate) fn main(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
+    if let Some(ask) = &args.ask {
+        return ask::main(ask);
+    }
     let plan = Plan::new(args)?;
     if args.check {
         println!(
@@ -138,6 +150,6 @@ pub(crate) fn main(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Runtime::new().context("the async runtime can't start")?;
-    runtime.block_on(serve::serve(plan))?;
+    runtime.block_on(serve::serve(args, plan))?;
     Ok(ExitCode::SUCCESS)
 }

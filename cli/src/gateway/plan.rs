@@ -38,7 +38,34 @@ pub(super) struct PlannedListener {
     pub(super) tls: Option<ServerTls>,
 }
 
+/// What can't change while a gateway runs, by the key of the configuration file.
+#[derive(Debug)]
+pub(super) struct Fixed(Vec<(&'static str, String)>);
+
+impl Fixed {
+    /// The keys whose values differ.
+    pub(super) fn changed(&self, other: &Self) -> Vec<String> {
+        let differ = self
+            .0
+            .iter()
+            .zip(&other.0)
+            .filter(|(one, other)| one != other);
+        differ.map(|((key, _), _)| (*key).to_owned()).collect()
+    }
+}
+
 impl Plan {
+    /// What a later plan is compared with. Nothing in it is secret: those are in sandboxes.
+    pub(super) fn fixed(&self) -> Fixed {
+        Fixed(vec![
+            ("admin", format!("{:?}", self.admin)),
+            ("audit", format!("{:?}", self.config.audit)),
+            ("ca", format!("{:?}", self.config.ca)),
+            ("upstream", format!("{:?}", self.config.upstream)),
+            ("proxies", format!("{:?}", self.listeners)),
+        ])
+    }
+
     /// Reads the file, and what it names: policies, tokens, certificates.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub enum RegisterError {
         source: io::Error,
     },
     /// The gateway said no.
-    #[error("the gateway refused the sandbox ({code}): {message}")]
+    #[error("the gateway refused ({code}): {message}")]
     Refused {
         /// Stable code of [`super::protocol::Refusal`].
         code: String,
@@ -36,8 +36,35 @@ pub enum RegisterError {
         message: String,
     },
     /// The gateway broke off, or spoke something else.
-    #[error("the gateway broke off the registration: {0}")]
+    #[error("the gateway broke off: {0}")]
     Broken(#[from] io::Error),
+}
+
+/// Asks one thing that needs no connection afterwards: [`Request::SetPolicy`] or [`Request::Reload`].
+///
+/// # Errors
+/// See [`RegisterError`].
+pub async fn ask(socket: &Path, request: &Request) -> Result<Reply, RegisterError> {
+    let stream = connect(socket).await?;
+    let line = serde_json::to_string(request).map_err(io::Error::from)?;
+    send_line(&stream, &line, None).await?;
+    let (answer, _) = receive_line(&stream).await?;
+    match serde_json::from_str(&answer).map_err(io::Error::from)? {
+        Reply::Error(refusal) => Err(RegisterError::Refused {
+            code: refusal.code,
+            message: refusal.message,
+        }),
+        reply => Ok(reply),
+    }
+}
+
+async fn connect(socket: &Path) -> Result<UnixStream, RegisterError> {
+    UnixStream::connect(socket)
+        .await
+        .map_err(|source| RegisterError::Unreachable {
+            path: socket.to_owned(),
+            source,
+        })
 }
 
 impl Connection {
@@ -51,19 +78,17 @@ impl Connection {
         sandbox: &Registration,
         link: BorrowedFd<'_>,
     ) -> Result<(Self, Registered), RegisterError> {
-        let stream =
-            UnixStream::connect(socket)
-                .await
-                .map_err(|source| RegisterError::Unreachable {
-                    path: socket.to_owned(),
-                    source,
-                })?;
+        let stream = connect(socket).await?;
         let line =
             serde_json::to_string(&Request::Register(sandbox.clone())).map_err(io::Error::from)?;
         send_line(&stream, &line, Some(link)).await?;
         let (answer, _) = receive_line(&stream).await?;
         match serde_json::from_str(&answer).map_err(io::Error::from)? {
             Reply::Registered(registered) => Ok((Self { stream }, registered)),
+            Reply::PolicySet(_) | Reply::Reloaded(_) => {
+                let odd = io::Error::new(io::ErrorKind::InvalidData, "an answer to something else");
+                Err(odd.into())
+            }
             Reply::Error(refusal) => Err(RegisterError::Refused {
                 code: refusal.code,
                 message: refusal.message,

@@ -8,5 +8,5 @@ mod descriptor;
 pub mod protocol;
 mod server;
 
-pub use client::{Connection, RegisterError};
-pub use server::serve;
+pub use client::{Connection, RegisterError, ask};
+pub use server::{Reload, serve};

@@ -21,10 +21,24 @@ pub const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 pub enum Request {
     /// Put a sandbox behind the gateway. Carries one file descriptor.
     Register(Registration),
+    /// Put another policy in force for a sandbox that is registered, on this or another connection.
+    SetPolicy(PolicyChange),
+    /// Read the configuration file again, as SIGHUP does.
+    Reload,
+}
+
+/// Another policy for a sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyChange {
+    /// The sandbox.
+    pub id: String,
+    /// Its layers from now on, all of them.
+    pub policy: Vec<Source>,
 }
 
 /// One sandbox, as the node describes it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
     /// Names the sandbox in the audit log; unique among the sandboxes of one gateway.
@@ -49,8 +63,36 @@ pub struct Registration {
 pub enum Reply {
     /// The link is live.
     Registered(Registered),
-    /// Nothing was registered, and the descriptor was closed.
+    /// The policy is in force, for requests to come and for everything under way.
+    PolicySet(PolicySet),
+    /// The configuration file is in force, as far as it can be without a restart.
+    Reloaded(Reloaded),
+    /// Nothing was changed, and a descriptor that came along was closed.
     Error(Refusal),
+}
+
+/// What is in force for a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicySet {
+    /// The sandbox.
+    pub id: String,
+    /// SHA-256 of the policy that was asked for.
+    pub desired: String,
+    /// SHA-256 of the policy that decides now. The same, unless another change came right after.
+    pub enforced: String,
+}
+
+/// What a reload changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Sandboxes of the file, with the policies that decide for them now.
+    pub sandboxes: Vec<PolicySet>,
+    /// Sandboxes that came new.
+    pub added: Vec<String>,
+    /// Sandboxes that are gone, their connections with them.
+    pub removed: Vec<String>,
+    /// Keys whose change needs a restart, and was not put in force.
+    pub needs_restart: Vec<String>,
 }
 
 /// What the node needs to set the guest up.
@@ -88,7 +130,8 @@ pub struct Network {
 /// Why a request was refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Stable code: `bad_request`, `policy`, `id_in_use`, `too_many_sandboxes`, `internal`.
+    /// Stable code: `bad_request`, `forbidden`, `policy`, `configuration`, `id_in_use`,
+    /// `not_registered`, `too_many_sandboxes`, `internal`.
     pub code: String,
     /// What happened and what to do.
     pub message: String,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::descriptor::{receive_line, send_line};
-use super::protocol::{Refusal, Reply, Request};
+use super::protocol::{PolicyChange, Refusal, Reloaded, Reply, Request};
 use crate::gateway::{Gateway, GatewayError};
 use crate::unix_socket;
 
@@ -20,11 +20,20 @@ const MODE: u32 = 0o600;
 /// How long a client may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves `path` until the future is dropped.
+/// Asks whoever started the gateway to read its configuration again. The answer is what changed, or
+/// why nothing did.
+pub type Reload = oneshot::Sender<Result<Reloaded, String>>;
+
+/// Serves `path` until the future is dropped. Without `reloads` there is no configuration to read
+/// again.
 ///
 /// # Errors
 /// When another gateway already listens there, or the socket can't be made.
-pub async fn serve(gateway: Gateway, path: &Path) -> io::Result<()> {
+pub async fn serve(
+    gateway: Gateway,
+    path: &Path,
+    reloads: Option<mpsc::Sender<Reload>>,
+) -> io::Result<()> {
     let listener = UnixListener::from_std(unix_socket::bind(path, MODE)?)?;
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -32,9 +41,9 @@ pub async fn serve(gateway: Gateway, path: &Path) -> io::Result<()> {
             return Ok(());
         };
         let (stream, _) = listener.accept().await?;
-        let gateway = gateway.clone();
+        let (gateway, reloads) = (gateway.clone(), reloads.clone());
         tokio::spawn(async move {
-            if let Err(error) = serve_connection(&gateway, &stream).await {
+            if let Err(error) = serve_connection(&gateway, reloads.as_ref(), &stream).await {
                 tracing::warn!(%error, "an admin connection failed");
             }
             drop(slot);
@@ -42,7 +51,11 @@ pub async fn serve(gateway: Gateway, path: &Path) -> io::Result<()> {
     }
 }
 
-async fn serve_connection(gateway: &Gateway, stream: &UnixStream) -> io::Result<()> {
+async fn serve_connection(
+    gateway: &Gateway,
+    reloads: Option<&mpsc::Sender<Reload>>,
+    stream: &UnixStream,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
     if peer != own && peer != 0 {
@@ -53,6 +66,10 @@ async fn serve_connection(gateway: &Gateway, stream: &UnixStream) -> io::Result<
     let (line, descriptor) = received.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let request = match serde_json::from_str(&line) {
         Ok(Request::Register(registration)) => registration,
+        Ok(Request::SetPolicy(change)) => {
+            return answer(stream, &set_policy(gateway, change).await).await;
+        }
+        Ok(Request::Reload) => return answer(stream, &reload(reloads).await).await,
         Err(error) => return answer(stream, &refusal("bad_request", error.to_string())).await,
     };
     let Some(link) = descriptor else {
@@ -67,6 +84,31 @@ async fn serve_connection(gateway: &Gateway, stream: &UnixStream) -> io::Result<
             Ok(())
         }
         Err(error) => answer(stream, &refusal(code(&error), error.to_string())).await,
+    }
+}
+
+async fn set_policy(gateway: &Gateway, change: PolicyChange) -> Reply {
+    let PolicyChange { id, policy } = change;
+    match gateway.set_policy(&id, &policy).await {
+        Ok(set) => Reply::PolicySet(set),
+        Err(error) => refusal(code(&error), error.to_string()),
+    }
+}
+
+async fn reload(reloads: Option<&mpsc::Sender<Reload>>) -> Reply {
+    let Some(reloads) = reloads else {
+        let message = "this gateway was started without a configuration file";
+        return refusal("bad_request", message.to_owned());
+    };
+    let (answer, answered) = oneshot::channel();
+    let gone = || refusal("internal", "the gateway is about to end".to_owned());
+    if reloads.send(answer).await.is_err() {
+        return gone();
+    }
+    match answered.await {
+        Ok(Ok(reloaded)) => Reply::Reloaded(reloaded),
+        Ok(Err(why)) => refusal("configuration", why),
+        Err(_) => gone(),
     }
 }
 
@@ -101,6 +143,7 @@ fn code(error: &GatewayError) -> &'static str {
         GatewayError::Policy(_) => "policy",
         GatewayError::IdInUse { .. } => "id_in_use",
         GatewayError::BadId { .. } => "bad_request",
+        GatewayError::NotRegistered { .. } => "not_registered",
         GatewayError::TooManySandboxes => "too_many_sandboxes",
         _ => "internal",
     }

@@ -30,7 +30,7 @@ impl Scope {
     }
 
     fn check(&self, bytes: &[u8], place: &str) -> Result<(), Reject> {
-        let placeholders = &self.sandbox.services().placeholders;
+        let placeholders = self.sandbox.services().placeholders.load();
         placeholders
             .find_foreign(bytes, self.own.as_ref())
             .map_or(Ok(()), |found| {

@@ -141,13 +141,20 @@ impl Listener {
         })
     }
 
+    /// Takes no more connections; the open ones go on.
+    pub fn refuse(&self) {
+        self.accepting.abort();
+    }
+
     /// Takes no more connections, ends the open ones, and returns when all of it is on record.
     pub async fn stop(self) {
         drop(self.stop);
         self.connections.close();
         self.connections.wait().await;
         for task in [self.accepting, self.telling] {
-            if let Err(error) = task.await {
+            if let Err(error) = task.await
+                && !error.is_cancelled()
+            {
                 tracing::error!(%error, "a listener's task died");
             }
         }

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::client::Presented;
 use crate::sandbox::SandboxContext;
@@ -103,10 +103,17 @@ pub struct Recognised {
 /// The sandboxes that listeners may serve. Never changed; another one takes its place.
 #[derive(Debug, Default)]
 pub struct Directory {
-    by_id: HashMap<Box<str>, Arc<Guest>>,
+    by_id: HashMap<Box<str>, Entry>,
 }
 
-/// A sandbox as listeners serve it. What they opened for it ends when this is dropped.
+/// A guest, and what ends all that was opened for it once no directory has it any more.
+#[derive(Clone, Debug)]
+struct Entry {
+    guest: Arc<Guest>,
+    _open: Arc<DropGuard>,
+}
+
+/// A sandbox as listeners serve it.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) sandbox: Arc<SandboxContext>,
@@ -119,24 +126,29 @@ impl Directory {
     /// A directory of `sandboxes`, whose ids are unique as [`crate::gateway`] takes no two alike.
     #[must_use]
     pub fn new(sandboxes: impl IntoIterator<Item = Recognised>) -> Self {
-        let guest = |Recognised { sandbox, token }| {
+        Self::default().followed_by(sandboxes)
+    }
+
+    /// The directory that takes this one's place. A sandbox that is in both, with the same token,
+    /// keeps its connections; those of all others end when this one is dropped.
+    #[must_use]
+    pub fn followed_by(&self, sandboxes: impl IntoIterator<Item = Recognised>) -> Self {
+        let entry = |Recognised { sandbox, token }: Recognised| {
             let id = Box::from(sandbox.id());
-            let guest = Guest {
-                sandbox,
-                token,
-                connections: Arc::new(Semaphore::new(MAX_CONNECTIONS_PER_SANDBOX)),
-                open: CancellationToken::new(),
-            };
-            (id, Arc::new(guest))
+            let known = self.by_id.get(&id).filter(|known| {
+                Arc::ptr_eq(&known.guest.sandbox, &sandbox) && known.guest.token == token
+            });
+            let entry = known.cloned().unwrap_or_else(|| Entry::new(sandbox, token));
+            (id, entry)
         };
         Self {
-            by_id: sandboxes.into_iter().map(guest).collect(),
+            by_id: sandboxes.into_iter().map(entry).collect(),
         }
     }
 
     /// The sandbox with this id, for a listener that serves nobody else.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Guest>> {
-        self.by_id.get(id).map(Arc::clone)
+        self.by_id.get(id).map(|entry| Arc::clone(&entry.guest))
     }
 
     /// The sandbox that `presented` proves.
@@ -156,12 +168,28 @@ impl Directory {
         const NOBODY: TokenHash = TokenHash([0; 32]);
         let guest = std::str::from_utf8(id)
             .ok()
-            .and_then(|id| self.by_id.get(id));
+            .and_then(|id| self.by_id.get(id))
+            .map(|entry| &entry.guest);
         let known = guest.and_then(|guest| guest.token);
         let is_right = known.unwrap_or(NOBODY).is_of(token);
         guest
             .filter(|_| known.is_some() && is_right)
             .map(Arc::clone)
+    }
+}
+
+impl Entry {
+    fn new(sandbox: Arc<SandboxContext>, token: Option<TokenHash>) -> Self {
+        let open = CancellationToken::new();
+        Self {
+            _open: Arc::new(open.clone().drop_guard()),
+            guest: Arc::new(Guest {
+                sandbox,
+                token,
+                connections: Arc::new(Semaphore::new(MAX_CONNECTIONS_PER_SANDBOX)),
+                open,
+            }),
+        }
     }
 }
 
@@ -187,15 +215,6 @@ impl Presented<'_> {
             Self::Nothing => false,
             Self::Password(id, token) => is_right(id, token),
             Self::Basic(value) => basic(value).is_some_and(|(id, token)| is_right(&id, &token)),
-        }
-    }
-}
-
-impl Drop for Directory {
-    /// Connections hold their guest, so nothing but this would end them.
-    fn drop(&mut self) {
-        for guest in self.by_id.values() {
-            guest.open.cancel();
         }
     }
 }

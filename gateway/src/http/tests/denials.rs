@@ -192,7 +192,7 @@ async fn c13_a_placeholder_goes_nowhere_but_to_its_own_rule() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), "s3cret").unwrap();
     let (lab, to, mut seen) = credential_lab(secret.path()).await;
-    let placeholder = lab.sandbox.services().placeholders.env()["TOKEN"].clone();
+    let placeholder = lab.sandbox.services().placeholders.load().env()["TOKEN"].clone();
     let field = format!("AuthoriZation: Bearer {placeholder}\r\n");
     for (path, field) in [
         ("/out/x".to_owned(), field.clone()),

@@ -99,7 +99,9 @@ impl Lab {
             audit: AuditLog::open(AuditConfig::new(dir.path().join("audit"))).unwrap(),
             upstream: upstream.for_sandbox(),
             broker: Broker::new(),
-            placeholders: Placeholders::mint(policy.credentials()).unwrap(),
+            placeholders: arc_swap::ArcSwap::from_pointee(
+                Placeholders::mint(policy.credentials()).unwrap(),
+            ),
             leaves: leaves(ca),
             ca_pem: ca_pem.clone(),
         };

@@ -24,6 +24,9 @@ const SANDBOX: &str = "bench";
 const TOKEN: &str = "a-token-for-the-bench-0123456789";
 const SECRET: &str = "a-secret-that-is-attached-to-each-request";
 
+/// How long a program may take until it listens.
+const START: Duration = Duration::from_secs(30);
+
 /// A proxy that runs.
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
@@ -121,6 +124,12 @@ impl Bench<'_> {
             .env("BENCH_SECRET", SECRET)
             .env("BENCH_TOKEN", TOKEN);
         let process = self.start("outgate", &mut command, port)?;
+        // Its socket is bound before its authority is made.
+        let root = folder.join("ca/ca.pem");
+        let until = Instant::now() + START;
+        while !root.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let credentials =
             base64::engine::general_purpose::STANDARD.encode(format!("{SANDBOX}:{TOKEN}"));
         Ok(Subject {
@@ -132,7 +141,7 @@ impl Bench<'_> {
                     port: self.origin.port(),
                     header: format!("Proxy-Authorization: Basic {credentials}\r\n"),
                 }),
-                tls: self.trusting(&folder.join("ca/ca.pem"))?,
+                tls: self.trusting(&root)?,
             },
             process: Some(process),
             mints: true,
@@ -144,12 +153,12 @@ impl Bench<'_> {
         use std::fmt::Write as _;
         let (name, port) = (self.name, self.origin.port());
         let mut text = String::from(
-            "credentials:\n  - name: bench\n    source: { env: BENCH_SECRET }\n    attach: { header: authorization, format: \"Bearer {}\" }\nrules:\n",
+            "version: 1\ncredentials:\n  - name: bench\n    source: { env: BENCH_SECRET }\n    attach: [{ header: authorization, format: \"Bearer {}\" }]\nrules:\n",
         );
         for number in 0..RULES - 2 {
             let _ = writeln!(
                 text,
-                "  - {{ id: r{number}, action: allow, methods: [GET], paths: [/v1/**], to: {{ hosts: [h{number}.example] }} }}"
+                "  - {{ id: r{number}, action: allow, to: {{ hosts: [h{number}.example] }}, http: {{ methods: [GET], paths: [/v1/**] }} }}"
             );
         }
         let _ = writeln!(
@@ -366,7 +375,7 @@ impl Bench<'_> {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let mut process = Process(child);
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + START;
         while Instant::now() < until {
             if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                 return Ok(process);
