@@ -25,8 +25,9 @@ use crate::tls::client::Offer;
 const MAX_CONNECTIONS: usize = 256;
 /// Distinct keys remembered; the least recently used goes first, its idle connections with it.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(128).unwrap();
-/// Idle HTTP/1.1 connections kept for one key.
-const MAX_IDLE: usize = 16;
+/// Idle HTTP/1.1 connections kept for one key: a client that asks so many things at once will do so
+/// again, and each that is missing costs a handshake.
+const MAX_IDLE: usize = 128;
 /// How long an unused connection is kept: shorter than common origins do (60 to 75 s), so that we
 /// are the ones to close it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(50);

@@ -166,6 +166,21 @@ impl Gateway {
         self.end();
     }
 
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    /// SIGTERM, without waiting for the end.
+    pub fn ask_to_end(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Fails only where the process has already ended, which the test finds out.
+        let _ = kill_process(Pid::from_child(&self.process), signal);
+    }
+
     /// SIGTERM; gives back the exit code.
     pub fn terminate(mut self) -> Result<Option<i32>> {
         kill_process(Pid::from_child(&self.process), Signal::TERM)?;

@@ -11,6 +11,7 @@ mod bounds;
 mod config;
 mod connect;
 mod credentials;
+mod reload;
 mod socks;
 mod tls;
 mod transparent;

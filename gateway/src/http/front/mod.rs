@@ -26,8 +26,10 @@ use self::chunked::Chunked;
 pub(super) use self::chunked::is_forbidden_trailer;
 use self::head::{Framing, Head, MAX_HEAD_BYTES, bad};
 
-/// Bytes asked from the guest's stream at once.
+/// Bytes asked from the guest's stream at once: within a body, and where a head is to come, most of
+/// which are small.
 const READ_BYTES: usize = 32 * 1024;
+const READ_HEAD_BYTES: usize = 4 * 1024;
 /// What the server reads in place of a rejected head. It answers the verdict, never this.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nHost: rejected\r\nConnection: close\r\n\r\n";
 
@@ -128,10 +130,10 @@ impl<S> Front<S> {
         self.stream
     }
 
-    fn begin(&mut self, head: &[u8]) {
-        match head::parse(head, self.role) {
+    fn begin(&mut self, head: BytesMut) {
+        match head::parse(&head, self.role) {
             Ok(parsed) => {
-                self.output.extend_from_slice(head);
+                self.output = head;
                 self.state = match parsed.framing {
                     Framing::Length(0) => State::Head(0),
                     Framing::Length(length) => State::Length(length),
@@ -168,7 +170,7 @@ impl<S: AsyncRead + Unpin> Front<S> {
                         }
                         Ok(Some(end)) => {
                             let head = self.input.split_to(end);
-                            self.begin(&head);
+                            self.begin(head);
                         }
                         Ok(None) => ready!(self.poll_fill_head(cx))?,
                         Err(reject) => self.reject(reject),
@@ -176,7 +178,8 @@ impl<S: AsyncRead + Unpin> Front<S> {
                 }
                 State::Length(left) => {
                     if self.input.is_empty()
-                        && ready!(poll_fill(&mut self.stream, &mut self.input, cx))? == 0
+                        && ready!(poll_fill(&mut self.stream, &mut self.input, READ_BYTES, cx))?
+                            == 0
                     {
                         return Poll::Ready(Err(truncated()));
                     }
@@ -196,7 +199,8 @@ impl<S: AsyncRead + Unpin> Front<S> {
                     if matches!(body, Chunked::Done) {
                         self.state = State::Head(0);
                     } else if self.output.is_empty()
-                        && ready!(poll_fill(&mut self.stream, &mut self.input, cx))? == 0
+                        && ready!(poll_fill(&mut self.stream, &mut self.input, READ_BYTES, cx))?
+                            == 0
                     {
                         return Poll::Ready(Err(truncated()));
                     }
@@ -207,7 +211,13 @@ impl<S: AsyncRead + Unpin> Front<S> {
     }
 
     fn poll_fill_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if ready!(poll_fill(&mut self.stream, &mut self.input, cx))? == 0 {
+        if ready!(poll_fill(
+            &mut self.stream,
+            &mut self.input,
+            READ_HEAD_BYTES,
+            cx
+        ))? == 0
+        {
             if self.input.is_empty() {
                 self.state = State::Closed;
             } else {
@@ -232,6 +242,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Front<S> {
         let now = this.output.len().min(buf.remaining());
         buf.put_slice(&this.output[..now]);
         this.output.advance(now);
+        if this.output.is_empty() {
+            // Lets go of its part of the input's memory, which can then be used again.
+            this.output = BytesMut::new();
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -269,18 +283,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Front<S> {
     }
 }
 
-/// Reads more input; 0 is the end of the stream.
+/// Reads up to `bytes` more input; 0 is the end of the stream.
 fn poll_fill<S: AsyncRead + Unpin>(
     stream: &mut S,
     input: &mut BytesMut,
+    bytes: usize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     debug_assert!(
         input.len() < MAX_HEAD_BYTES,
         "a head bounds what is read and not judged"
     );
-    input.reserve(READ_BYTES);
-    poll_read_buf(Pin::new(stream), cx, &mut input.limit(READ_BYTES))
+    input.reserve(bytes);
+    poll_read_buf(Pin::new(stream), cx, &mut input.limit(bytes))
 }
 
 /// A slot between the front and the service: holds the verdict on the request that the server reads.
