@@ -25,7 +25,7 @@ const COUNTING: Duration = Duration::from_secs(5);
 const CONNECTIONS: usize = 8;
 
 /// Sandboxes that do nothing while memory is measured.
-const IDLE_SANDBOXES: usize = 50;
+const IDLE_SANDBOXES: usize = 200;
 
 const RULES: &str =
     "rules:\n  - { id: a, action: allow, to: { hosts: [a.test], private: true } }\n";
