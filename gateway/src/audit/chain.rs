@@ -82,6 +82,16 @@ impl Serialize for Digest {
     }
 }
 
+/// A moment as records have it: RFC 3339 in UTC, to the microsecond.
+#[derive(Debug)]
+pub(super) struct Time(String);
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        Self(format!("{time:.6}"))
+    }
+}
+
 /// Where a log stands: its last record. Written `SEQ:HASH`.
 ///
 /// The default is the head of a log without records.
@@ -125,11 +135,14 @@ impl Head {
 
     /// Appends the record of `event` (a JSON object) that follows this head to `out`, and returns
     /// the head after it.
-    pub(super) fn seal(self, out: &mut Vec<u8>, time: Timestamp, event: &[u8]) -> Self {
+    pub(super) fn seal(self, out: &mut Vec<u8>, time: &Time, event: &[u8]) -> Self {
         let seq = self.next_seq();
         let start = out.len();
-        let opening = format!(r#"{{"seq":{seq},"time":"{time:.6}","prev":""#);
-        out.extend_from_slice(opening.as_bytes());
+        out.extend_from_slice(b"{\"seq\":");
+        out.extend_from_slice(seq.to_string().as_bytes());
+        out.extend_from_slice(b",\"time\":\"");
+        out.extend_from_slice(time.0.as_bytes());
+        out.extend_from_slice(b"\",\"prev\":\"");
         out.extend_from_slice(&self.hash.to_hex());
         out.extend_from_slice(b"\",");
         out.extend_from_slice(event.get(1..).unwrap_or_default());
@@ -236,7 +249,7 @@ mod tests {
 
     fn sealed(head: Head) -> (Vec<u8>, Head) {
         let mut line = Vec::new();
-        let after = head.seal(&mut line, Timestamp::UNIX_EPOCH, EVENT);
+        let after = head.seal(&mut line, &Timestamp::UNIX_EPOCH.into(), EVENT);
         assert_eq!(line.pop(), Some(b'\n'));
         (line, after)
     }

@@ -321,7 +321,7 @@ mod tests {
         let head = open.close().await.unwrap();
         let mut line = Vec::new();
         let event = crate::audit::ascii::event_line(&request(40)).unwrap();
-        head.seal(&mut line, jiff::Timestamp::now(), &event);
+        head.seal(&mut line, &jiff::Timestamp::now().into(), &event);
         let newest = log.segments().pop().unwrap();
         let mut file = OpenOptions::new().append(true).open(newest).unwrap();
         file.write_all(&line[..50]).unwrap();

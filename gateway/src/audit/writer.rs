@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::ascii;
-use super::chain::{FRAME_BYTES, Head};
+use super::chain::{FRAME_BYTES, Head, Time};
 use super::error::AuditError;
 use super::event::{Event, EventKind};
 use super::log::{AuditConfig, Durability};
@@ -174,8 +174,9 @@ impl Writer {
         let mut text = Vec::with_capacity(bytes);
         let mut ends = Vec::with_capacity(events.len());
         let mut head = self.head;
+        let time = Time::from(Timestamp::now());
         for event in events {
-            head = head.seal(&mut text, Timestamp::now(), event);
+            head = head.seal(&mut text, &time, event);
             ends.push((text.len(), head));
         }
         if let Err(error) = self.make_room(text.len() as u64) {
