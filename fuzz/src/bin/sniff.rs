@@ -15,7 +15,10 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(name, same);
                 // Nothing behind it was needed.
                 let exactly = sniff(&data[..*end], *end);
-                assert_eq!(exactly.map(|found| found.map(|(_, name)| name)), Ok(Some(name.clone())));
+                assert_eq!(
+                    exactly.map(|found| found.map(|(_, name)| name)),
+                    Ok(Some(name.clone()))
+                );
             }
             // An early piece may be enough for an answer that a later one would have spoilt.
             (Err(_), Ok(Some(_)) | Err(_)) | (Ok(None), Ok(None)) => {}

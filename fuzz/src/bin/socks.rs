@@ -32,6 +32,9 @@ fuzz_target!(|data: &[u8]| {
     if let Some(authority) = request.authority {
         let read = Authority::parse(&authority, None).expect("what is opened is canonical");
         assert_eq!(read.to_string(), authority);
-        assert!(!authority.contains(['\0', ' ', '%', '@', '/', '\\']), "{authority}");
+        assert!(
+            !authority.contains(['\0', ' ', '%', '@', '/', '\\']),
+            "{authority}"
+        );
     }
 });
