@@ -17,6 +17,7 @@ pub mod gateway;
 pub mod http;
 pub mod link;
 pub mod listener;
+mod rate;
 pub mod sandbox;
 pub mod tls;
 mod unix_socket;

@@ -149,6 +149,9 @@ reasons! {
     DnsFailure "dns_failure" 502
         "The name of the destination could not be resolved."
         "Check the name and the gateway's resolver.";
+    NameNotFound "name_not_found" 502
+        "The name of the destination does not exist."
+        "Check the spelling of the name.";
     DnsNameDenied "dns_name_denied" 403
         "No rule can match this name, so it was not resolved."
         "Add an allow rule for this host.";

@@ -6,7 +6,6 @@ mod plan;
 mod reload;
 mod serve;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,7 +13,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outgate_gateway::audit::{AuditConfig, Durability};
 use outgate_gateway::link::DeniedNames;
-use outgate_gateway::upstream::UpstreamConfig;
+use outgate_gateway::upstream::{DnsServer, ResolverConfig, UpstreamConfig};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
@@ -29,9 +28,10 @@ pub(crate) struct UpstreamArgs {
     /// Trust these root certificates (PEM) upstream, beside the system's
     #[arg(long = "upstream-ca", value_name = "FILE")]
     upstream_ca: Vec<PathBuf>,
-    /// Ask these name servers instead of the system's
-    #[arg(long, value_name = "IP:PORT")]
-    dns: Vec<SocketAddr>,
+    /// Ask this name server instead of the system's: IP or IP:PORT, tcp://IP, tls://IP#NAME or
+    /// https://IP/PATH#NAME, where NAME is in the server's certificate; may be given several times
+    #[arg(long, value_name = "SERVER")]
+    dns: Vec<DnsServer>,
     /// Tell guests that names no rule can match do not exist, or that they are refused
     #[arg(long, value_name = "ANSWER", value_enum, default_value_t)]
     denied_names: DeniedNamesArg,
@@ -53,7 +53,9 @@ impl UpstreamArgs {
     /// When a root file can't be read or holds no certificate.
     pub(crate) fn upstream_config(&self) -> anyhow::Result<UpstreamConfig> {
         let mut config = UpstreamConfig {
-            dns: self.dns.clone(),
+            resolver: ResolverConfig {
+                servers: self.dns.clone(),
+            },
             ..UpstreamConfig::default()
         };
         for path in &self.upstream_ca {

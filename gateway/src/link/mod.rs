@@ -18,7 +18,6 @@ mod frame_socket;
 mod ingress;
 mod names;
 mod openings;
-mod rate;
 mod stack;
 mod table;
 

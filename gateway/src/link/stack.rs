@@ -26,12 +26,12 @@ use super::frame_socket::Link;
 use super::ingress::{self, Ingress, Segment, SegmentKind};
 use super::names::{self, NameLease, Names};
 use super::openings::{Attempt, Openings};
-use super::rate::Rate;
 use super::table::FlowTable;
 use super::{
     DNS_PORT, Dropped, FlowDestination, FlowHandler, GATEWAY_IP, GATEWAY_MAC, GATEWAY_NAME,
     GUEST_IP, GUEST_MAC, HTTP_PORT, LinkConfig, MAX_FRAME, Opening, PREFIX_LEN, dhcp, fill_random,
 };
+use crate::rate::Rate;
 
 /// Flows of one sandbox, from their SYN until nobody holds them any more. With full buffers in
 /// both directions they take 256 MiB; memory is only used as far as data waits in it.

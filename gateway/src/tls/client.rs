@@ -73,12 +73,17 @@ impl OriginTls {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
+    /// The same trust for another use: what rustls calls the configuration, nothing offered yet.
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::clone(self.0.config());
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        config
+    }
+
     /// The same trust with a session store of its own: no origin can tell by a resumed session
     /// that two sandboxes belong together, and none can resume another's.
     pub(crate) fn for_sandbox(&self) -> Self {
-        let mut config = ClientConfig::clone(self.0.config());
-        config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Self(TlsConnector::from(Arc::new(config)))
+        Self(TlsConnector::from(Arc::new(self.client_config())))
     }
 
     /// Completes a verified handshake with `destination` over `stream`. The server name sent is

@@ -26,15 +26,17 @@ pub enum UpstreamError {
     /// The name has no usable answer.
     #[error("can't resolve `{host}`: {detail}")]
     Dns { host: Host, detail: String },
-    /// The answer holds an address that this permit does not open. One is enough: an answer that
-    /// mixes public and private addresses is how rebinding looks.
+    /// A DNS server says that there is no such name.
+    #[error("there is no name `{host}`")]
+    NoSuchName { host: Host },
+    /// No address of the answer is one that this permit opens; the first is told.
     #[error("`{authority}` leads to {address}, a {class} address that the rule does not open")]
     Forbidden {
         authority: Authority,
         address: SocketAddr,
         class: AddressClass,
     },
-    /// The answer holds an address of the gateway itself.
+    /// All that is left of the answer is an address of the gateway itself.
     #[error("`{authority}` leads to {address}, an address of the gateway itself")]
     OwnAddress {
         authority: Authority,
@@ -56,6 +58,9 @@ pub enum UpstreamError {
     /// The sandbox has as many connections open as it may.
     #[error("more than {limit} connections of one sandbox")]
     TooManyConnections { limit: usize },
+    /// The sandbox dials faster than it may.
+    #[error("more than {per_second} connections per second of one sandbox")]
+    TooManyDials { per_second: u32 },
     /// There is no verified TLS connection.
     #[error("no verified TLS with `{authority}` at {peer}: {failure}")]
     Tls {
@@ -91,6 +96,7 @@ impl UpstreamError {
         match self {
             Self::Roots(_) | Self::Resolver(_) | Self::Request(_) => Reason::Internal,
             Self::Dns { .. } => Reason::DnsFailure,
+            Self::NoSuchName { .. } => Reason::NameNotFound,
             Self::Forbidden {
                 class: AddressClass::Metadata,
                 ..
@@ -99,7 +105,7 @@ impl UpstreamError {
             Self::OwnAddress { .. } => Reason::GatewayAddress,
             Self::Connect { .. } => Reason::UpstreamUnreachable,
             Self::ConnectTimeout { .. } => Reason::UpstreamTimeout,
-            Self::TooManyConnections { .. } => Reason::LimitExceeded,
+            Self::TooManyConnections { .. } | Self::TooManyDials { .. } => Reason::LimitExceeded,
             Self::Tls { .. } => Reason::UpstreamTls,
             Self::Protocol { .. } => Reason::UpstreamProtocol,
             Self::Closed { .. } => Reason::UpstreamClosed,
@@ -130,6 +136,8 @@ impl UpstreamError {
             Self::Roots(_)
             | Self::Resolver(_)
             | Self::Dns { .. }
+            | Self::NoSuchName { .. }
+            | Self::TooManyDials { .. }
             | Self::ConnectTimeout { .. }
             | Self::TooManyConnections { .. }
             | Self::Request(_) => None,

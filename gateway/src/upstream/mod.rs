@@ -6,6 +6,7 @@
 //! variable, and has no destination that did not come out of a [`Permit`]. Bodies stream both ways.
 //! Connections are reused within a sandbox and never between two.
 
+mod config;
 mod connection;
 mod dial;
 mod error;
@@ -16,18 +17,16 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Version, header};
 use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
-use outgate_policy::{Host, Permit, Protocol};
-use rustls_pki_types::CertificateDer;
+use outgate_policy::{Permit, Protocol};
 use tokio::net::TcpStream;
 
 use crate::audit::Timings;
@@ -37,41 +36,13 @@ use dial::Dialer;
 use pool::{Key, Pool};
 use resolve::Resolver;
 
+pub use config::{DnsServer, DnsServerError, ResolverConfig, UpstreamConfig};
 pub use error::{RootError, TlsFailure, UpstreamError};
 
 /// What ends a request body early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A streaming request body.
 pub type RequestBody = BoxBody<Bytes, BodyError>;
-
-/// How origins are reached, for the whole gateway.
-#[derive(Clone, Debug)]
-pub struct UpstreamConfig {
-    /// DNS servers; empty means the system's resolver, its hosts file included.
-    pub dns: Vec<SocketAddr>,
-    /// Static answers, which win over DNS. They are checked like any other answer.
-    pub hosts: HashMap<Host, Vec<IpAddr>>,
-    /// Roots trusted beside the platform's.
-    pub extra_roots: Vec<CertificateDer<'static>>,
-    /// Where the gateway itself listens: never dialled, whatever a policy says. Port 0 stands for
-    /// every port, an unspecified address for every address of the machine.
-    pub own_addresses: Vec<SocketAddr>,
-    /// How long a TCP connection may take over all addresses of an answer.
-    pub connect_timeout: Duration,
-}
-
-impl Default for UpstreamConfig {
-    /// The system's resolver, the platform's roots, 10 s to connect.
-    fn default() -> Self {
-        Self {
-            dns: Vec::new(),
-            hosts: HashMap::new(),
-            extra_roots: Vec::new(),
-            own_addresses: Vec::new(),
-            connect_timeout: Duration::from_secs(10),
-        }
-    }
-}
 
 /// The gateway's way out. Cheap to clone.
 #[derive(Clone)]
@@ -87,16 +58,17 @@ impl Upstream {
     /// [`UpstreamError::Roots`] and [`UpstreamError::Resolver`].
     pub fn new(config: UpstreamConfig) -> Result<Self, UpstreamError> {
         let tls = OriginTls::new(&config.extra_roots)?;
-        let connect_timeout = config.connect_timeout;
-        let dialer = Dialer::new(Resolver::new(config)?, connect_timeout);
+        let resolver = Resolver::new(&config, tls.client_config())?;
+        let dialer = Dialer::new(resolver, config.connect_timeout);
         Ok(Self { dialer, tls })
     }
 
     /// The way out of one sandbox: connections and TLS sessions of its own.
     pub fn for_sandbox(&self) -> SandboxUpstream {
-        let connector = Connector::new(self.dialer.clone(), self.tls.for_sandbox());
+        let dialer = self.dialer.for_sandbox();
+        let connector = Connector::new(dialer.clone(), self.tls.for_sandbox());
         SandboxUpstream {
-            dialer: self.dialer.clone(),
+            dialer,
             pool: Arc::new(Pool::new(connector)),
         }
     }

@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Duration, Instant};
 
 use super::names::Names;
-use super::rate::Rate;
 use super::{DeniedNames, Dropped, FlowHandler, NameAdmission, NameAnswer, lock};
+use crate::rate::Rate;
 use alarm::Alarm;
 use zone::{Found, Zone};
 

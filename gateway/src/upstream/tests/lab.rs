@@ -27,8 +27,8 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
 use crate::upstream::{
-    BodyError, RequestBody, SandboxUpstream, SendOptions, Sent, Upstream, UpstreamConfig,
-    UpstreamError,
+    BodyError, RequestBody, ResolverConfig, SandboxUpstream, SendOptions, Sent, Upstream,
+    UpstreamConfig, UpstreamError,
 };
 
 /// A root that the gateway under test trusts.
@@ -197,7 +197,9 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper
 pub(super) fn config(root: Option<&LabRoot>) -> UpstreamConfig {
     let here = vec![std::net::IpAddr::from([127, 0, 0, 1])];
     UpstreamConfig {
-        dns: vec![SocketAddr::from(([127, 0, 0, 1], 1))],
+        resolver: ResolverConfig {
+            servers: vec![SocketAddr::from(([127, 0, 0, 1], 1)).into()],
+        },
         hosts: ["a.test", "b.test"]
             .map(|name| (Host::parse(name).unwrap(), here.clone()))
             .into(),

@@ -4,4 +4,5 @@ mod http;
 mod lab;
 mod names;
 mod pooling;
+mod resolvers;
 mod trust;

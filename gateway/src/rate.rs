@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// A token bucket.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     per_second: f64,
     burst: f64,
     tokens: f64,
@@ -15,7 +15,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// Admits `burst` at once and `per_second` on average.
-    pub(super) fn new(per_second: u32, burst: u32) -> Self {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let burst = f64::from(burst);
         Self {
             per_second: per_second.into(),
@@ -26,7 +26,7 @@ impl Rate {
     }
 
     /// Takes a token, if there is one.
-    pub(super) fn admit(&mut self, now: Instant) -> bool {
+    pub(crate) fn admit(&mut self, now: Instant) -> bool {
         let gained = now.duration_since(self.filled).as_secs_f64() * self.per_second;
         self.tokens = (self.tokens + gained).min(self.burst);
         self.filled = now;
@@ -38,7 +38,7 @@ impl Rate {
     }
 
     /// How long until there is a token again, if there is none now.
-    pub(super) fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         Duration::from_secs_f64((1.0 - self.tokens).max(0.0) / self.per_second)
     }
 }
