@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outgate_gateway::link::{
-    BoxFuture, Dropped, FlowDestination, FlowHandler, FlowStream, GATEWAY_IP, GUEST_IP, GUEST_MAC,
-    Link, LinkConfig, MAX_FRAME, NameAdmission, NameAlarm, NameAnswer, Opening, PREFIX_LEN, Stack,
+    BoxFuture, DatagramOpening, Dropped, FlowDestination, FlowHandler, FlowStream, GATEWAY_IP,
+    GUEST_IP, GUEST_MAC, Link, LinkConfig, MAX_FRAME, NameAdmission, NameAlarm, NameAnswer,
+    Opening, PREFIX_LEN, Stack,
 };
 use outgate_policy::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -95,6 +96,14 @@ impl FlowHandler for Server {
                 });
             }))
         })
+    }
+
+    fn admits_datagrams(&self, _to: &FlowDestination) -> bool {
+        false
+    }
+
+    fn open_datagrams(&self, _to: FlowDestination) -> BoxFuture<'_, DatagramOpening> {
+        Box::pin(async { DatagramOpening::Refuse })
     }
 
     fn resolve(&self, _name: &Host) -> NameAdmission {

@@ -37,6 +37,7 @@ pub const ENFORCED: &[Feature] = &[
     Feature::Headers,
     Feature::Observe,
     Feature::RequestBody,
+    Feature::Udp,
 ];
 
 /// What a gateway is started with.
@@ -100,6 +101,16 @@ pub enum GatewayError {
     NotRegistered {
         /// The id asked for.
         id: String,
+    },
+    /// The link can't be run with this MTU.
+    #[error(
+        "`{mtu}` is no MTU for a link: use {} to {} bytes, or leave it out for the largest",
+        link::MIN_MTU,
+        link::MTU
+    )]
+    BadMtu {
+        /// The MTU asked for, in bytes.
+        mtu: u16,
     },
     /// The gateway is full.
     #[error("the gateway serves {MAX_SANDBOXES} sandboxes, its maximum; start another gateway")]
@@ -170,7 +181,12 @@ impl Gateway {
         registration: Registration,
         link: OwnedFd,
     ) -> Result<RegisteredSandbox, GatewayError> {
+        let mtu = registration.mtu.unwrap_or(link::MTU);
+        if !(link::MIN_MTU..=link::MTU).contains(&mtu) {
+            return Err(GatewayError::BadMtu { mtu });
+        }
         let link_config = LinkConfig {
+            mtu,
             name_key: self.name_key(&registration.id),
             denied_names: self.shared.denied_names,
         };
@@ -219,6 +235,7 @@ impl Gateway {
     /// A sandbox under its policy that nothing leads to yet.
     async fn prepare(&self, registration: Registration) -> Result<RegisteredSandbox, GatewayError> {
         let seat = self.take_seat(&registration.id)?;
+        let mtu = registration.mtu.unwrap_or(link::MTU);
         let policy = match enforceable(&registration.policy) {
             Ok(policy) => policy,
             Err(diagnostics) => {
@@ -237,7 +254,7 @@ impl Gateway {
             ca_pem: self.shared.ca.certificate_pem().to_owned(),
             env: placeholders.env(),
             placeholders: placeholders.by_credential(),
-            network: guest_network(),
+            network: guest_network(mtu),
             policy_revision: policy.revision().to_owned(),
         };
         let context = Arc::new(SandboxContext::new(
@@ -455,13 +472,13 @@ fn enforceable(sources: &[Source]) -> Result<Policy, Diagnostics> {
     Ok(policy)
 }
 
-fn guest_network() -> Network {
+fn guest_network(mtu: u16) -> Network {
     Network {
         address: link::GUEST_IP,
         prefix: link::PREFIX_LEN,
         gateway: link::GATEWAY_IP,
         dns: link::GATEWAY_IP,
-        mtu: link::MTU,
+        mtu,
         // Six pairs with colons, as people and `ip link` write it.
         mac: link::GUEST_MAC
             .0

@@ -4,6 +4,7 @@
 //! sessions, placeholders, leaf certificates and limits. Nothing in it is shared with another
 //! sandbox but the audit log and the certificate authority.
 
+mod datagrams;
 mod exchanges;
 mod flow;
 mod ledger;

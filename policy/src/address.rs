@@ -220,6 +220,82 @@ mod tests {
         }
     }
 
+    /// IANA's IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and what came after), with
+    /// multicast, class E and the unique and site local prefixes.
+    #[test]
+    fn no_block_of_the_special_purpose_registries_is_public() {
+        let blocks = [
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.31.196.0/24",
+            "192.52.193.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "192.175.48.0/24",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "::1/128",
+            "::/128",
+            "::ffff:0:0/96",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "100::/64",
+            "100:0:0:1::/64",
+            "2001::/23",
+            "2001::/32",
+            "2001:1::1/128",
+            "2001:1::2/128",
+            "2001:1::3/128",
+            "2001:2::/48",
+            "2001:3::/32",
+            "2001:4:112::/48",
+            "2001:10::/28",
+            "2001:20::/28",
+            "2001:30::/28",
+            "2001:db8::/32",
+            "2002::/16",
+            "2620:4f:8000::/48",
+            "3fff::/20",
+            "5f00::/16",
+            "fc00::/7",
+            "fe80::/10",
+            "fec0::/10",
+            "ff00::/8",
+        ];
+        for block in blocks {
+            let block: ipnet::IpNet = block.parse().unwrap();
+            for address in [block.network(), block.broadcast()] {
+                assert_ne!(AddressClass::of(address), AddressClass::Public, "{address}");
+            }
+        }
+        // The neighbours of those that lie between public ones.
+        for text in [
+            "192.0.3.0",
+            "192.31.195.255",
+            "192.31.197.0",
+            "192.88.98.255",
+            "192.175.49.0",
+            "2001:200::1",
+            "2001:db7:ffff::1",
+            "2001:db9::1",
+            "2003::1",
+            "2620:4f:7fff::1",
+            "2620:4f:8001::1",
+            "3ffe:ffff::1",
+        ] {
+            assert_eq!(class(text), AddressClass::Public, "{text}");
+        }
+    }
+
     #[test]
     fn c02_metadata_is_metadata_in_every_dress() {
         for text in [

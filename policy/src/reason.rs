@@ -149,6 +149,9 @@ reasons! {
     DnsFailure "dns_failure" 502
         "The name of the destination could not be resolved."
         "Check the name and the gateway's resolver.";
+    NextHopFailed "next_hop_failed" 502
+        "The organisation's own proxy did not let the connection through."
+        "Ask the operator of the gateway to look at its log and at the proxy.";
     NameNotFound "name_not_found" 502
         "The name of the destination does not exist."
         "Check the spelling of the name.";

@@ -24,6 +24,8 @@ const PACKAGES: &[Package] = &[
     // Resolvers that the guest's DNS has to please.
     ("bind9-dnsutils", "dig"),
     ("musl-tools", "musl-gcc"),
+    // A next hop.
+    ("tinyproxy-bin", "tinyproxy"),
     ("iproute2", "ip"),
     // What leads connections to a transparent listener.
     ("nftables", "nft"),

@@ -13,7 +13,10 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outgate_gateway::audit::{AuditConfig, Durability};
 use outgate_gateway::link::DeniedNames;
-use outgate_gateway::upstream::{DnsServer, ResolverConfig, UpstreamConfig};
+use outgate_gateway::upstream::{
+    DnsServer, NextHopConfig, NoProxy, ProxyAddress, ProxyCredentials, ResolverConfig,
+    UpstreamConfig,
+};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
@@ -32,18 +35,36 @@ pub(crate) struct UpstreamArgs {
     /// https://IP/PATH#NAME, where NAME is in the server's certificate; may be given several times
     #[arg(long, value_name = "SERVER")]
     dns: Vec<DnsServer>,
+    /// Go through this proxy by CONNECT: http://HOST:PORT or https://HOST:PORT
+    #[arg(long, value_name = "PROXY")]
+    next_hop: Option<ProxyAddress>,
+    /// Where the next hop's `user:password` is: env:VARIABLE or file:PATH
+    #[arg(long, value_name = "PLACE", requires = "next_hop")]
+    next_hop_credentials: Option<ProxyCredentials>,
+    /// Go past the next hop to these, separated by commas: names, `*.` and a name for all below it,
+    /// addresses, networks
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "next_hop"
+    )]
+    no_proxy: Vec<NoProxy>,
+    /// Ask the next hop for names, so that only the proxy decides which address they lead to
+    #[arg(long, requires = "next_hop")]
+    danger_next_hop_resolves: bool,
     /// Tell guests that names no rule can match do not exist, or that they are refused
-    #[arg(long, value_name = "ANSWER", value_enum, default_value_t)]
-    denied_names: DeniedNamesArg,
+    /// [default: nxdomain]
+    #[arg(long, value_name = "ANSWER", value_enum)]
+    denied_names: Option<DeniedNamesArg>,
     /// Write each audit record through to the disk before the request goes on
     #[arg(long)]
     audit_fsync: bool,
 }
 
 /// What guests are told of names that no rule can match.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum DeniedNamesArg {
-    #[default]
     Nxdomain,
     Refused,
 }
@@ -53,6 +74,12 @@ impl UpstreamArgs {
     /// When a root file can't be read or holds no certificate.
     pub(crate) fn upstream_config(&self) -> anyhow::Result<UpstreamConfig> {
         let mut config = UpstreamConfig {
+            next_hop: self.next_hop.clone().map(|proxy| NextHopConfig {
+                proxy,
+                credentials: self.next_hop_credentials.clone(),
+                no_proxy: self.no_proxy.clone(),
+                danger_proxy_resolves: self.danger_next_hop_resolves,
+            }),
             resolver: ResolverConfig {
                 servers: self.dns.clone(),
             },
@@ -66,11 +93,11 @@ impl UpstreamArgs {
         Ok(config)
     }
 
-    pub(crate) fn denied_names(&self) -> DeniedNames {
-        match self.denied_names {
+    pub(crate) fn denied_names(&self) -> Option<DeniedNames> {
+        self.denied_names.map(|answer| match answer {
             DeniedNamesArg::Nxdomain => DeniedNames::NxDomain,
             DeniedNamesArg::Refused => DeniedNames::Refused,
-        }
+        })
     }
 
     pub(crate) fn audit_config(&self, dir: PathBuf) -> AuditConfig {

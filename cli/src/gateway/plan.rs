@@ -86,16 +86,17 @@ impl Plan {
                         .upstream
                         .audit_config(audit.unwrap_or_else(|| state.join("audit").join("gateway"))),
                     upstream,
-                    denied_names: args.upstream.denied_names(),
+                    denied_names: args.upstream.denied_names().unwrap_or_default(),
                 },
                 admin: args.admin.clone(),
                 listeners: Vec::new(),
                 sandboxes: Vec::new(),
             });
         };
-        if upstream.dns.is_empty() {
-            upstream.dns = file.dns;
+        if upstream.resolver.servers.is_empty() {
+            upstream.resolver.servers = file.dns;
         }
+        upstream.next_hop = upstream.next_hop.or(file.next_hop);
         for root in &file.roots {
             upstream.extra_roots.extend(certificates("roots", root)?);
         }
@@ -116,7 +117,7 @@ impl Plan {
                 ),
                 audit,
                 upstream,
-                denied_names: args.upstream.denied_names(),
+                denied_names: args.upstream.denied_names().unwrap_or(file.denied_names),
             },
             admin: args.admin.clone().or(file.admin),
             listeners: listeners.collect::<Result<_, _>>()?,
@@ -180,6 +181,7 @@ fn sandbox(sandbox: StaticSandbox) -> Result<(Registration, Option<TokenHash>), 
         tier,
         labels,
         policy: sources,
+        mtu: None,
         placeholders: Default::default(),
     };
     Ok((registration, token))

@@ -149,6 +149,7 @@ async fn start_and_run(
         tier: args.tier.as_str().to_owned(),
         labels: args.labels(),
         policy: sources.clone(),
+        mtu: None,
         placeholders: BTreeMap::new(),
     };
     let (place, registered, audit) = attach(args, registration, gateway_end).await?;
@@ -244,7 +245,7 @@ async fn attach(
         ca: CertificateAuthoritySource::Ephemeral,
         audit: args.upstream.audit_config(audit.clone()),
         upstream: args.upstream.upstream_config()?,
-        denied_names: args.upstream.denied_names(),
+        denied_names: args.upstream.denied_names().unwrap_or_default(),
     };
     let gateway = Gateway::start(config)
         .await

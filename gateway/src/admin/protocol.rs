@@ -51,6 +51,10 @@ pub struct Registration {
     /// Policy layers by value, since the gateway may not be able to read the node's files; the
     /// sandbox may do what all of them allow.
     pub policy: Vec<Source>,
+    /// IP MTU of the link, in bytes, 1500 to 65520; the largest unless given. The link's other end
+    /// must be told the same (`host_mtu` of QEMU's network card).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
     /// Placeholders that the guest already holds, by credential name, when a link is registered
     /// again after a gateway restart.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -142,7 +142,7 @@ fn code(error: &GatewayError) -> &'static str {
     match error {
         GatewayError::Policy(_) => "policy",
         GatewayError::IdInUse { .. } => "id_in_use",
-        GatewayError::BadId { .. } => "bad_request",
+        GatewayError::BadId { .. } | GatewayError::BadMtu { .. } => "bad_request",
         GatewayError::NotRegistered { .. } => "not_registered",
         GatewayError::TooManySandboxes => "too_many_sandboxes",
         _ => "internal",

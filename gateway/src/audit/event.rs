@@ -190,9 +190,9 @@ pub enum EventKind {
     Dns,
     /// The link dropped packets; `count` says how many since the last such record.
     Drop,
-    /// A TCP flow was opened or refused.
+    /// A TCP or UDP flow was opened or refused.
     Flow,
-    /// A TCP flow ended.
+    /// A TCP or UDP flow ended.
     FlowClose,
     /// The gateway opened the log and is about to serve.
     GatewayStart,

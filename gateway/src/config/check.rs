@@ -19,6 +19,7 @@ use super::{
 };
 use crate::audit::Durability;
 use crate::listener::{ListenAt, MAX_CONNECTIONS, Origin, Protocols, Who};
+use crate::upstream::{DnsServer, NextHopConfig, ProxyCredentials};
 
 /// The version of the language.
 const VERSION: u32 = 1;
@@ -54,6 +55,7 @@ impl Checker<'_> {
             audit,
             ca,
             upstream,
+            names: guest_names,
             proxies,
             transparent,
             sandboxes,
@@ -100,8 +102,16 @@ impl Checker<'_> {
             dns: upstream
                 .dns
                 .iter()
-                .filter_map(|server| self.address(server))
+                .filter_map(|server| self.dns_server(server))
                 .collect(),
+            next_hop: upstream.next_hop.map(|hop| NextHopConfig {
+                credentials: hop.credentials.map(|place| match place {
+                    ProxyCredentials::File(path) => ProxyCredentials::File(self.folder.join(path)),
+                    place @ ProxyCredentials::Env(_) => place,
+                }),
+                ..hop
+            }),
+            denied_names: guest_names.denied,
             roots: upstream.roots.iter().map(|root| self.path(root)).collect(),
             listeners,
             sandboxes: sandboxes
@@ -332,17 +342,15 @@ impl Checker<'_> {
         }
     }
 
-    fn address(&mut self, text: &Spanned<String>) -> Option<SocketAddr> {
-        let address = text.value.parse().ok();
-        if address.is_none() {
-            let message = format!("`{}` is no address of a name server", text.value);
-            self.add(
-                text.referenced,
-                message,
-                "write `IP:PORT`, as in \"9.9.9.9:53\"",
-            );
+    fn dns_server(&mut self, text: &Spanned<String>) -> Option<DnsServer> {
+        match text.value.parse::<DnsServer>() {
+            Ok(server) => Some(server),
+            Err(error) => {
+                let message = format!("`{}` is no name server", text.value);
+                self.add(text.referenced, message, error.to_string());
+                None
+            }
         }
-        address
     }
 
     fn path(&self, path: &str) -> PathBuf {

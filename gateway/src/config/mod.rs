@@ -12,14 +12,15 @@ pub mod spec;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use outgate_policy::Destination;
 
 pub use self::problem::{ConfigError, Problem};
 use crate::audit::Durability;
+use crate::link::DeniedNames;
 use crate::listener::{ListenAt, Origin, Protocols, TokenHash, Who};
+use crate::upstream::{DnsServer, NextHopConfig};
 
 /// A checked file.
 #[derive(Clone, Debug)]
@@ -33,7 +34,11 @@ pub struct GatewayFile {
     /// Folder of the certificate authority.
     pub ca_dir: Option<PathBuf>,
     /// Name servers; the system's if empty.
-    pub dns: Vec<SocketAddr>,
+    pub dns: Vec<DnsServer>,
+    /// The organisation's own proxy.
+    pub next_hop: Option<NextHopConfig>,
+    /// What guests are told of names that no rule can match.
+    pub denied_names: DeniedNames,
     /// PEM files of roots trusted upstream beside the system's.
     pub roots: Vec<PathBuf>,
     /// Listeners, in the order of the file.

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
+use crate::link::DeniedNames;
+use crate::upstream::NextHopConfig;
+
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +27,9 @@ pub struct GatewaySpec {
     /// How upstreams are reached.
     #[serde(default)]
     pub upstream: UpstreamSpec,
+    /// What guests are told of names.
+    #[serde(default)]
+    pub names: NamesSpec,
     /// Listeners for clients that are told to use a proxy.
     #[serde(default)]
     pub proxies: Vec<ProxySpec>,
@@ -80,12 +86,24 @@ pub struct CaSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamSpec {
-    /// Name servers, each `IP:PORT`; the system's if there are none.
+    /// Name servers, as in [`DnsServer`](crate::upstream::DnsServer); the system's if there are none.
     #[serde(default)]
     pub dns: Vec<Spanned<String>>,
     /// PEM files of roots that are trusted beside the system's.
     #[serde(default)]
     pub roots: Vec<String>,
+    /// The organisation's own proxy, if connections have to go through one.
+    #[serde(default)]
+    pub next_hop: Option<NextHopConfig>,
+}
+
+/// What guests are told of names.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamesSpec {
+    /// Of names that no rule can match.
+    #[serde(default)]
+    pub denied: DeniedNames,
 }
 
 /// A listener for clients that are told to use a proxy.

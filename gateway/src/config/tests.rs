@@ -155,8 +155,8 @@ fn values_that_mean_nothing_are_errors_with_help() {
         ("127.0.0.1:3128", "3128", "`3128` is no place to listen"),
         (
             "9.9.9.9:53",
-            "9.9.9.9",
-            "`9.9.9.9` is no address of a name server",
+            "dns.example",
+            "`dns.example` is no name server",
         ),
         (
             "mode: \"0660\"",
@@ -250,6 +250,36 @@ fn everything_wrong_is_said_at_once_and_in_order() {
     let error = parse(&text).unwrap_err();
     let lines: Vec<_> = error.problems.iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [6, 15]);
+}
+
+#[test]
+fn upstreams_can_be_reached_by_encrypted_dns_and_a_next_hop() {
+    let text = GOOD
+        .replace(
+            "dns: [\"9.9.9.9:53\"]",
+            "dns: [\"9.9.9.9:53\", \"tls://192.0.2.1#dns.example\"]",
+        )
+        .replace(
+            "  roots:",
+            r#"  next_hop:
+    proxy: http://proxy.corp.test:3128
+    credentials: { file: proxy.secret }
+    no_proxy: ["10.0.0.0/8", "*.corp.test"]
+  roots:"#,
+        );
+    let file = parse(&text).unwrap();
+    let servers: Vec<_> = file.dns.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["9.9.9.9:53", "tls://192.0.2.1:853#dns.example"]);
+    let hop = file.next_hop.unwrap();
+    assert_eq!(hop.proxy.to_string(), "http://proxy.corp.test:3128");
+    assert_eq!(
+        hop.credentials.unwrap().to_string(),
+        "the file `/etc/outgate/proxy.secret`"
+    );
+    assert_eq!((hop.no_proxy.len(), hop.danger_proxy_resolves), (2, false));
+    assert_eq!(file.denied_names, DeniedNames::NxDomain);
+    let refused = parse(&format!("{text}names: {{ denied: refused }}\n")).unwrap();
+    assert_eq!(refused.denied_names, DeniedNames::Refused);
 }
 
 #[test]

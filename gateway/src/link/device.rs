@@ -12,7 +12,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
 use super::frame_socket::Link;
-use super::{ETHERNET_HEADER, GATEWAY_MAC, GUEST_MAC, MAX_FRAME, MTU};
+use super::{ETHERNET_HEADER, GATEWAY_MAC, GUEST_MAC, max_frame};
 
 /// Frames that may wait for a guest that does not read: 2 MiB at most, and several times what a
 /// sender needs to keep the link busy.
@@ -24,8 +24,9 @@ const REPLY_FRAMES: usize = 16;
 const SPARE_BUFFERS: usize = 8;
 
 /// Frames on their way to the guest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct TxQueue {
+    mtu: u16,
     frames: VecDeque<Frame>,
     spare: Vec<Box<[u8]>>,
     unread: u64,
@@ -38,6 +39,20 @@ struct Frame {
 }
 
 impl TxQueue {
+    /// A queue of packets no longer than `mtu`.
+    pub(super) fn new(mtu: u16) -> Self {
+        Self {
+            mtu,
+            frames: VecDeque::new(),
+            spare: Vec::new(),
+            unread: 0,
+        }
+    }
+
+    pub(super) fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -58,7 +73,7 @@ impl TxQueue {
         let mut buffer = self
             .spare
             .pop()
-            .unwrap_or_else(|| vec![0; MAX_FRAME].into_boxed_slice());
+            .unwrap_or_else(|| vec![0; max_frame(self.mtu)].into_boxed_slice());
         let mut header = EthernetFrame::new_unchecked(&mut buffer[..ETHERNET_HEADER]);
         header.set_src_addr(GATEWAY_MAC);
         header.set_dst_addr(GUEST_MAC);
@@ -131,7 +146,7 @@ impl phy::Device for Visit<'_> {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = MTU.into();
+        capabilities.max_transmission_unit = self.tx.mtu.into();
         capabilities.checksum = checksums();
         capabilities
     }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use smoltcp::wire::{DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr};
 
-use super::{Dropped, GATEWAY_IP, GUEST_IP, GUEST_MAC, MTU, PREFIX_LEN};
+use super::{Dropped, GATEWAY_IP, GUEST_IP, GUEST_MAC, PREFIX_LEN};
 
 /// Lease time, in seconds. The address never changes; a day keeps renewals out of the way.
 const LEASE_SECONDS: u32 = 24 * 60 * 60;
@@ -21,7 +21,7 @@ pub(super) struct Reply {
 }
 
 /// Answers a client's message, if it wants an answer.
-pub(super) fn answer(message: &[u8]) -> Result<Option<Reply>, Dropped> {
+pub(super) fn answer(message: &[u8], mtu: u16) -> Result<Option<Reply>, Dropped> {
     let packet = DhcpPacket::new_checked(message).map_err(|_| Dropped::Malformed)?;
     let request = DhcpRepr::parse(&packet).map_err(|_| Dropped::Malformed)?;
     if request.client_hardware_address != GUEST_MAC {
@@ -49,14 +49,19 @@ pub(super) fn answer(message: &[u8]) -> Result<Option<Reply>, Dropped> {
     } else {
         Ipv4Addr::BROADCAST
     };
-    let message = encode(&request, kind, inform)?;
+    let message = encode(&request, kind, inform, mtu)?;
     Ok(Some(Reply { to, message }))
 }
 
-fn encode(request: &DhcpRepr<'_>, kind: DhcpMessageType, inform: bool) -> Result<Vec<u8>, Dropped> {
+fn encode(
+    request: &DhcpRepr<'_>,
+    kind: DhcpMessageType,
+    inform: bool,
+    mtu: u16,
+) -> Result<Vec<u8>, Dropped> {
     let granted = kind != DhcpMessageType::Nak;
     let leased = granted && !inform;
-    let mtu = MTU.to_be_bytes();
+    let mtu = mtu.to_be_bytes();
     let options = [DhcpOption {
         kind: OPTION_MTU,
         data: &mtu,

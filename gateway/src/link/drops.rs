@@ -53,14 +53,20 @@ dropped! {
     Destination = "destination",
     /// ICMP other than an echo request to the gateway.
     Icmp = "icmp",
-    /// UDP to port 443.
+    /// UDP to port 443 without a `protocol: udp` rule for it.
     Quic = "quic",
     /// UDP to port 53 or 853 of anybody but the gateway.
     ForeignDns = "foreign_dns",
-    /// Any other UDP.
+    /// Any other UDP without such a rule.
     Udp = "udp",
     /// An IP protocol other than TCP, UDP and ICMP.
     IpProtocol = "ip_protocol",
+    /// A datagram above the rate limit, or that a slow relay has no room for.
+    DatagramRate = "datagram_rate",
+    /// A datagram that would open a flow while the sandbox has all that it may have.
+    DatagramFlows = "datagram_flows",
+    /// A datagram for the guest that does not fit the link's MTU.
+    DatagramSize = "datagram_size",
     /// A SYN while too many connections wait for their decision or their handshake, or come too
     /// fast.
     SynBacklog = "syn_backlog",

@@ -1,6 +1,6 @@
 //! What a frame from the guest is, decided before anything acts on it.
 //!
-//! A pure function over hostile bytes. Only six things come out alive; everything else is a
+//! A pure function over hostile bytes. Only seven things come out alive; everything else is a
 //! [`Dropped`] to count. There is no reassembly: the MTU fits every packet that is served here, so
 //! a fragment is either a mistake or an attempt to hide a header.
 
@@ -11,11 +11,11 @@ use smoltcp::wire::{
     Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket,
 };
 
-use super::{DNS_PORT, Dropped, GATEWAY_IP, GATEWAY_MAC, GUEST_IP, GUEST_MAC, MAX_FRAME};
+use super::datagram::Datagram;
+use super::{DNS_PORT, Dropped, GATEWAY_IP, GATEWAY_MAC, GUEST_IP, GUEST_MAC, max_frame};
 
 pub(super) const DHCP_SERVER_PORT: u16 = 67;
 pub(super) const DHCP_CLIENT_PORT: u16 = 68;
-const QUIC_PORT: u16 = 443;
 const DNS_OVER_TLS_PORT: u16 = 853;
 /// An IPv4 header without options, in bytes.
 const PLAIN_HEADER: u8 = 20;
@@ -31,6 +31,8 @@ pub(super) enum Ingress<'f> {
     Dhcp(&'f [u8]),
     /// A DNS question over UDP to the gateway.
     Dns { port: u16, question: &'f [u8] },
+    /// Any other datagram to anybody but the gateway.
+    Datagram(Datagram<'f>),
     /// A TCP segment to anybody.
     Tcp(Segment<'f>),
     /// Talk among neighbours that needs no answer and is no attempt at anything.
@@ -63,8 +65,9 @@ pub(super) struct FlowKey {
     pub(super) to: SocketAddrV4,
 }
 
-pub(super) fn judge(frame: &[u8]) -> Result<Ingress<'_>, Dropped> {
-    if frame.len() > MAX_FRAME {
+/// Says what a frame on a link of this MTU is.
+pub(super) fn judge(frame: &[u8], mtu: u16) -> Result<Ingress<'_>, Dropped> {
+    if frame.len() > max_frame(mtu) {
         return Err(Dropped::Oversize);
     }
     let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Dropped::Malformed)?;
@@ -181,9 +184,17 @@ fn judge_udp(to: Ipv4Addr, payload: &[u8]) -> Result<Ingress<'_>, Dropped> {
             port: datagram.src_port(),
             question: datagram.payload(),
         }),
+        // Whatever a rule says: names are asked of the gateway alone.
         DNS_PORT | DNS_OVER_TLS_PORT => Err(Dropped::ForeignDns),
-        QUIC_PORT => Err(Dropped::Quic),
-        _ => Err(Dropped::Udp),
+        _ if to == GATEWAY_IP => Err(Dropped::Udp),
+        port if port == 0 || datagram.src_port() == 0 => Err(Dropped::Malformed),
+        port => Ok(Ingress::Datagram(Datagram {
+            flow: FlowKey {
+                guest_port: datagram.src_port(),
+                to: SocketAddrV4::new(to, port),
+            },
+            payload: datagram.payload(),
+        })),
     }
 }
 

@@ -9,12 +9,16 @@
 //! is dropped and counted ([`Dropped`]). Nothing survives a restart: segments of flows that this
 //! stack does not know are reset.
 
+mod datagram;
 mod device;
 mod dhcp;
 mod dns;
 mod drops;
 mod flow;
 mod frame_socket;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ingress;
 mod names;
 mod openings;
@@ -28,6 +32,9 @@ use std::pin::Pin;
 use outgate_policy::Host;
 use smoltcp::wire::EthernetAddress;
 
+#[cfg(test)]
+pub(crate) use datagram::Reply;
+pub use datagram::{DATAGRAMS_PER_SECOND, DatagramFlow, MAX_DATAGRAM_FLOWS};
 pub use dns::{QUERIES_PER_SECOND, WILDCARD_NAMES};
 pub use drops::Dropped;
 pub use flow::FlowStream;
@@ -45,15 +52,19 @@ pub const GATEWAY_MAC: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x02
 pub const GATEWAY_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// Prefix length of the guest's network.
 pub const PREFIX_LEN: u8 = 24;
-/// Largest IP packet on the link, in bytes. Large, because the cost of the link is per frame.
+/// Largest IP packet on a link, in bytes, unless its registration says otherwise. Large, because
+/// the cost of the link is per frame.
 pub const MTU: u16 = 65_520;
-/// Largest Ethernet frame, in bytes: [`MTU`] and the 14 byte header, no FCS.
-pub const MAX_FRAME: usize = MTU as usize + ETHERNET_HEADER;
+/// The smallest MTU that a link may be given: what every Ethernet has.
+pub const MIN_MTU: u16 = 1500;
+/// Largest Ethernet frame of any link, in bytes: [`MTU`] and the 14 byte header, no FCS.
+pub const MAX_FRAME: usize = max_frame(MTU);
 /// The name that the gateway answers to inside the link.
 pub const GATEWAY_NAME: &str = "outgate.internal";
 
 const ETHERNET_HEADER: usize = 14;
 const DNS_PORT: u16 = 53;
+const QUIC_PORT: u16 = 443;
 pub(crate) const HTTP_PORT: u16 = 80;
 
 /// A boxed future, so that [`FlowHandler`] can be used as `dyn`.
@@ -69,6 +80,13 @@ pub trait FlowHandler: Send + Sync + 'static {
 
     /// May this name get a synthetic address?
     fn resolve(&self, name: &Host) -> NameAdmission;
+
+    /// Could some rule let datagrams to this destination? Asked of every datagram without a flow.
+    fn admits_datagrams(&self, to: &FlowDestination) -> bool;
+
+    /// A guest sends datagrams to where [`admits_datagrams`](Self::admits_datagrams) said yes. They
+    /// are held until this resolves; if it takes longer than ten seconds, they are dropped.
+    fn open_datagrams(&self, to: FlowDestination) -> BoxFuture<'_, DatagramOpening>;
 
     /// `count` frames or connection attempts were dropped since the last call for this kind.
     /// At most one call per kind and second.
@@ -166,14 +184,49 @@ impl fmt::Debug for Opening {
     }
 }
 
+/// The answer to a first datagram.
+pub enum DatagramOpening {
+    /// Hand over the flow. The call must not block: spawn.
+    Accept(Box<dyn FnOnce(DatagramFlow) + Send>),
+    /// Drop what came; the next datagram asks again.
+    Refuse,
+}
+
+impl fmt::Debug for DatagramOpening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accept(_) => "Accept",
+            Self::Refuse => "Refuse",
+        })
+    }
+}
+
 /// What differs between the links of two sandboxes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct LinkConfig {
+    /// Largest IP packet in either direction, in bytes: [`MIN_MTU`] to [`MTU`].
+    pub mtu: u16,
     /// Decides which synthetic address a name gets. Give the same key to a sandbox's next stack and
     /// the addresses that its guest remembers stay those of the same names.
     pub name_key: NameKey,
     /// What the guest is told of names that no rule can match.
     pub denied_names: DeniedNames,
+}
+
+impl Default for LinkConfig {
+    /// The largest MTU, a key of its own.
+    fn default() -> Self {
+        Self {
+            mtu: MTU,
+            name_key: NameKey::default(),
+            denied_names: DeniedNames::default(),
+        }
+    }
+}
+
+/// Largest Ethernet frame of a link, in bytes.
+const fn max_frame(mtu: u16) -> usize {
+    mtu as usize + ETHERNET_HEADER
 }
 
 /// Locks a mutex whose holders never leave it half-changed: a panic elsewhere must not take the

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep_until};
 
+use super::datagram::{self, Datagram, Datagrams, News};
 use super::device::{TxQueue, Visit, checksums};
 use super::dns::{self, Resolver};
 use super::drops::DropCounters;
@@ -29,7 +30,8 @@ use super::openings::{Attempt, Openings};
 use super::table::FlowTable;
 use super::{
     DNS_PORT, Dropped, FlowDestination, FlowHandler, GATEWAY_IP, GATEWAY_MAC, GATEWAY_NAME,
-    GUEST_IP, GUEST_MAC, HTTP_PORT, LinkConfig, MAX_FRAME, Opening, PREFIX_LEN, dhcp, fill_random,
+    GUEST_IP, GUEST_MAC, HTTP_PORT, LinkConfig, MAX_FRAME, Opening, PREFIX_LEN, QUIC_PORT, dhcp,
+    fill_random,
 };
 use crate::rate::Rate;
 
@@ -102,6 +104,7 @@ struct Driver {
     opening_rate: Rate,
     names: Arc<Mutex<Names>>,
     resolver: Arc<Resolver>,
+    datagrams: Datagrams,
     drops: DropCounters,
     started: Instant,
     buffer: Box<[u8]>,
@@ -110,7 +113,7 @@ struct Driver {
 impl Driver {
     fn new(link: Link, handler: Arc<dyn FlowHandler>, config: LinkConfig) -> Self {
         let names = Arc::new(Mutex::new(Names::new(config.name_key)));
-        let mut tx = TxQueue::default();
+        let mut tx = TxQueue::new(config.mtu);
         let table = FlowTable::new(interface(&mut tx));
         Self {
             link,
@@ -126,6 +129,7 @@ impl Driver {
                 config.denied_names,
             )),
             names,
+            datagrams: Datagrams::new(),
             handler,
             drops: DropCounters::new(),
             started: Instant::now(),
@@ -142,6 +146,14 @@ impl Driver {
             };
             while let Some((attempt, opening)) = self.openings.try_next() {
                 self.decided(attempt, opening);
+            }
+            while let Some(news) = self.datagrams.try_decided() {
+                self.datagram_news(news);
+            }
+            while self.tx.has_room()
+                && let Some(reply) = self.datagrams.try_reply()
+            {
+                self.datagram_news(News::Reply(reply));
             }
             let now = self.now();
             self.table.send(&mut self.tx, &self.link, now);
@@ -162,12 +174,17 @@ impl Driver {
             .next_timer()
             .map(|at| self.started + Duration::from(at - EPOCH));
         let wake_at = [timer, next_report].into_iter().flatten().min();
+        let has_room = self.tx.has_room();
         tokio::select! {
             readable = self.link.readable() => readable,
             writable = self.link.writable(), if !self.tx.is_empty() => writable,
             () = self.ready.changed() => Ok(()),
             (attempt, opening) = self.openings.next() => {
                 self.decided(attempt, opening);
+                Ok(())
+            }
+            news = self.datagrams.next(has_room) => {
+                self.datagram_news(news);
                 Ok(())
             }
             () = sleep_until(wake_at.unwrap_or(self.started)), if wake_at.is_some() => Ok(()),
@@ -199,7 +216,8 @@ impl Driver {
     }
 
     fn frame(&mut self, frame: &[u8]) {
-        let answered = ingress::judge(frame).and_then(|ingress| self.answer(ingress));
+        let answered =
+            ingress::judge(frame, self.tx.mtu()).and_then(|ingress| self.answer(ingress));
         if let Err(dropped) = answered {
             self.drops.add(dropped);
         }
@@ -211,18 +229,60 @@ impl Driver {
             Ingress::ArpRequest { sender } => answer_arp(&mut self.tx, sender),
             Ingress::Echo(message) => answer_echo(&mut self.tx, message),
             Ingress::Dhcp(message) => {
-                if let Some(reply) = dhcp::answer(message)? {
-                    let ports = (ingress::DHCP_SERVER_PORT, ingress::DHCP_CLIENT_PORT);
-                    push_udp(&mut self.tx, reply.to, ports, &reply.message);
+                if let Some(reply) = dhcp::answer(message, self.tx.mtu())? {
+                    let from = (GATEWAY_IP, ingress::DHCP_SERVER_PORT);
+                    let to = (reply.to, ingress::DHCP_CLIENT_PORT);
+                    push_udp(&mut self.tx, from, to, &reply.message);
                 }
             }
             Ingress::Dns { port, question } => {
                 let reply = self.resolver.answer(question)?;
-                push_udp(&mut self.tx, GUEST_IP, (DNS_PORT, port), &reply);
+                push_udp(
+                    &mut self.tx,
+                    (GATEWAY_IP, DNS_PORT),
+                    (GUEST_IP, port),
+                    &reply,
+                );
             }
+            Ingress::Datagram(datagram) => return self.datagram(&datagram),
             Ingress::Tcp(segment) => return self.segment(&segment),
         }
         Ok(())
+    }
+
+    /// A datagram to somewhere: to its flow, or to the policy.
+    fn datagram(&mut self, datagram: &Datagram<'_>) -> Result<(), Dropped> {
+        if self.datagrams.deliver(datagram)? {
+            return Ok(());
+        }
+        let to = datagram.flow.to;
+        let (lease, name) = self.name_of(to)?;
+        let destination = FlowDestination {
+            ip: IpAddr::V4(*to.ip()),
+            port: to.port(),
+            name,
+        };
+        if !self.handler.admits_datagrams(&destination) {
+            return Err(match to.port() {
+                QUIC_PORT => Dropped::Quic,
+                _ => Dropped::Udp,
+            });
+        }
+        self.datagrams
+            .open(datagram, destination, lease, &self.handler)
+    }
+
+    fn datagram_news(&mut self, news: News) {
+        match news {
+            News::Reply(reply) if reply.payload.len() > datagram::max_payload(self.tx.mtu()) => {
+                self.drops.add(Dropped::DatagramSize);
+            }
+            News::Reply(reply) => {
+                let to = (GUEST_IP, reply.flow.guest_port);
+                push_udp(&mut self.tx, datagram::source(&reply), to, &reply.payload);
+            }
+            News::Decided(dropped) => self.drops.add_many(Dropped::Udp, dropped as u64),
+        }
     }
 
     fn segment(&mut self, segment: &Segment<'_>) -> Result<(), Dropped> {
@@ -357,29 +417,35 @@ fn answer_arp(tx: &mut TxQueue, sender: Ipv4Addr) {
 }
 
 fn answer_echo(tx: &mut TxQueue, request: &[u8]) {
-    push_ipv4(tx, GUEST_IP, IpProtocol::Icmp, request.len(), |payload| {
-        payload.copy_from_slice(request);
-        let mut reply = Icmpv4Packet::new_unchecked(payload);
-        reply.set_msg_type(Icmpv4Message::EchoReply);
-        reply.fill_checksum();
-    });
+    push_ipv4(
+        tx,
+        (GATEWAY_IP, GUEST_IP),
+        IpProtocol::Icmp,
+        request.len(),
+        |payload| {
+            payload.copy_from_slice(request);
+            let mut reply = Icmpv4Packet::new_unchecked(payload);
+            reply.set_msg_type(Icmpv4Message::EchoReply);
+            reply.fill_checksum();
+        },
+    );
 }
 
-fn push_udp(tx: &mut TxQueue, to: Ipv4Addr, (from_port, to_port): (u16, u16), data: &[u8]) {
+fn push_udp(tx: &mut TxQueue, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), data: &[u8]) {
     let header = UdpRepr {
-        src_port: from_port,
-        dst_port: to_port,
+        src_port: from.1,
+        dst_port: to.1,
     };
     push_ipv4(
         tx,
-        to,
+        (from.0, to.0),
         IpProtocol::Udp,
         header.header_len() + data.len(),
         |payload| {
             header.emit(
                 &mut UdpPacket::new_unchecked(payload),
-                &IpAddress::Ipv4(GATEWAY_IP),
-                &IpAddress::Ipv4(to),
+                &IpAddress::Ipv4(from.0),
+                &IpAddress::Ipv4(to.0),
                 data.len(),
                 |body| body.copy_from_slice(data),
                 &checksums(),
@@ -390,13 +456,13 @@ fn push_udp(tx: &mut TxQueue, to: Ipv4Addr, (from_port, to_port): (u16, u16), da
 
 fn push_ipv4(
     tx: &mut TxQueue,
-    to: Ipv4Addr,
+    (from, to): (Ipv4Addr, Ipv4Addr),
     protocol: IpProtocol,
     len: usize,
     fill: impl FnOnce(&mut [u8]),
 ) {
     let header = Ipv4Repr {
-        src_addr: GATEWAY_IP,
+        src_addr: from,
         dst_addr: to,
         next_header: protocol,
         payload_len: len,

@@ -10,9 +10,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::audit::{Event, EventKind, Ingress};
 use crate::link::{
-    BoxFuture, Dropped, FlowDestination, FlowHandler, NameAdmission, NameAlarm, NameAnswer, Opening,
+    BoxFuture, DatagramOpening, Dropped, FlowDestination, FlowHandler, NameAdmission, NameAlarm,
+    NameAnswer, Opening,
 };
 
+use super::datagrams::Datagrams;
 use super::notes::Notes;
 use super::{Opened, SandboxContext};
 
@@ -36,18 +38,21 @@ impl Flows {
     }
 
     async fn decide(&self, to: FlowDestination) -> Opening {
-        let destination = match to.name {
-            Some(name) => Destination::Name(name),
-            None => Destination::from(to.ip),
-        };
-        let authority = Authority {
-            destination,
-            port: to.port,
-        };
-        match self.sandbox.open(Ingress::Link, authority).await {
+        match self.sandbox.open(Ingress::Link, authority(to)).await {
             Ok(opened) => self.accept(opened),
             Err(_on_record) => Opening::Refuse,
         }
+    }
+
+    async fn decide_datagrams(&self, to: FlowDestination) -> DatagramOpening {
+        let flow = Datagrams::open(Arc::clone(&self.sandbox), authority(to)).await;
+        let Some(flow) = flow else {
+            return DatagramOpening::Refuse;
+        };
+        let open = self.open.clone();
+        DatagramOpening::Accept(Box::new(move |guest| {
+            tokio::spawn(open.run_until_cancelled_owned(flow.run(guest)));
+        }))
     }
 
     fn accept(&self, opened: Opened) -> Opening {
@@ -58,9 +63,29 @@ impl Flows {
     }
 }
 
+/// What a destination on the link is to the policy.
+fn authority(to: FlowDestination) -> Authority {
+    Authority {
+        destination: match to.name {
+            Some(name) => Destination::Name(name),
+            None => Destination::from(to.ip),
+        },
+        port: to.port,
+    }
+}
+
 impl FlowHandler for Flows {
     fn open(&self, to: FlowDestination) -> BoxFuture<'_, Opening> {
         Box::pin(self.decide(to))
+    }
+
+    fn admits_datagrams(&self, to: &FlowDestination) -> bool {
+        let Authority { destination, port } = authority(to.clone());
+        self.sandbox.policy().admits(&destination, port).udp
+    }
+
+    fn open_datagrams(&self, to: FlowDestination) -> BoxFuture<'_, DatagramOpening> {
+        Box::pin(self.decide_datagrams(to))
     }
 
     fn resolve(&self, name: &Host) -> NameAdmission {

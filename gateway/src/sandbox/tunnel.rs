@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use outgate_policy::{Authority, CanonicalRequest, Protocol, Reason, Verdict};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::audit::{Event, EventKind, Ingress};
+use crate::upstream::UpstreamStream;
 
 use super::{Ledger, Refusal, SandboxContext};
 
@@ -21,7 +21,7 @@ const PUMP_BYTES: usize = 64 * 1024;
 pub(super) struct Tunnel {
     sandbox: Arc<SandboxContext>,
     request: CanonicalRequest,
-    upstream: TcpStream,
+    upstream: UpstreamStream,
     ledger: Arc<Ledger>,
 }
 
@@ -106,11 +106,11 @@ impl Tunnel {
         let Self {
             sandbox,
             request,
-            mut upstream,
+            upstream,
             ledger,
         } = self;
         let (mut from_guest, mut to_guest) = tokio::io::split(guest);
-        let (mut from_upstream, mut to_upstream) = upstream.split();
+        let (mut from_upstream, mut to_upstream) = tokio::io::split(upstream);
         let pumps = async {
             tokio::try_join!(
                 pump(&mut from_guest, &mut to_upstream, |bytes| ledger
@@ -149,7 +149,7 @@ where
 }
 
 /// Resolves when a new policy denies what an earlier one allowed.
-async fn until_denied(sandbox: &SandboxContext, request: &CanonicalRequest) -> Reason {
+pub(super) async fn until_denied(sandbox: &SandboxContext, request: &CanonicalRequest) -> Reason {
     let mut changes = sandbox.policy_changes();
     loop {
         let decision = sandbox.policy().decide(request);

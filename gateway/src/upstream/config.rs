@@ -13,6 +13,8 @@ use outgate_policy::Host;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde::Deserialize;
 
+use super::next_hop::NextHopConfig;
+
 const DNS_PORT: u16 = 53;
 const DNS_OVER_TLS_PORT: u16 = 853;
 const DNS_OVER_HTTPS_PORT: u16 = 443;
@@ -31,6 +33,8 @@ pub struct UpstreamConfig {
     /// Where the gateway itself listens: never dialled, whatever a policy says. Port 0 stands for
     /// every port, an unspecified address for every address of the machine.
     pub own_addresses: Vec<SocketAddr>,
+    /// The organisation's own proxy, if connections have to go through one.
+    pub next_hop: Option<NextHopConfig>,
     /// How long a TCP connection may take over all addresses of an answer.
     pub connect_timeout: Duration,
 }
@@ -43,6 +47,7 @@ impl Default for UpstreamConfig {
             hosts: HashMap::new(),
             extra_roots: Vec::new(),
             own_addresses: Vec::new(),
+            next_hop: None,
             connect_timeout: Duration::from_secs(10),
         }
     }
@@ -52,7 +57,7 @@ impl Default for UpstreamConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResolverConfig {
-    /// Asked in turn, the fastest first, until one answers. None means the system's resolver: its
+    /// Any number of them. None means the system's resolver: its
     /// servers from `/etc/resolv.conf` and its hosts file, but never its search domains.
     #[serde(default)]
     pub servers: Vec<DnsServer>,

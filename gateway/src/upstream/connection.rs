@@ -15,7 +15,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use outgate_policy::{Authority, Permit, Protocol};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::RequestBody;
 use super::dial::Dialer;
 use super::error::UpstreamError;
+use super::stream::UpstreamStream;
 use crate::audit::Timings;
 use crate::tls::client::{Offer, OriginTls};
 
@@ -265,7 +265,7 @@ fn drive(connection: impl Future<Output = hyper::Result<()>> + Send + 'static, t
 }
 
 /// SHA-256 of the origin's own certificate, in hex.
-fn fingerprint(stream: &TlsStream<TcpStream>) -> Option<String> {
+fn fingerprint(stream: &TlsStream<UpstreamStream>) -> Option<String> {
     let certificate = stream.get_ref().1.peer_certificates()?.first()?;
     Some(
         Sha256::digest(certificate)

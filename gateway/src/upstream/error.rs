@@ -11,6 +11,8 @@ use std::time::Duration;
 use outgate_policy::{AddressClass, Authority, Host, Reason};
 use rustls::AlertDescription;
 
+use super::next_hop::NextHopFailure;
+
 pub use crate::tls::client::{RootError, TlsFailure};
 
 /// What can go wrong between a permit and an answer.
@@ -61,6 +63,21 @@ pub enum UpstreamError {
     /// The sandbox dials faster than it may.
     #[error("more than {per_second} connections per second of one sandbox")]
     TooManyDials { per_second: u32 },
+    /// The organisation's own proxy did not let the connection through.
+    #[error("no way to `{authority}` through the next hop {proxy}: {failure}")]
+    NextHop {
+        authority: Authority,
+        proxy: String,
+        failure: NextHopFailure,
+    },
+    /// Datagrams would have to go through the next hop, which carries none.
+    #[error(
+        "datagrams to `{authority}` would go past the next hop, which carries only connections: name it in `no_proxy`"
+    )]
+    NoDatagrams { authority: Authority },
+    /// What the next hop is to be shown can't be read.
+    #[error("the next hop's credentials in {place} can't be used: {detail}")]
+    NextHopCredentials { place: String, detail: String },
     /// There is no verified TLS connection.
     #[error("no verified TLS with `{authority}` at {peer}: {failure}")]
     Tls {
@@ -94,7 +111,11 @@ impl UpstreamError {
     /// The stable reason code, which is all the guest may know.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Roots(_) | Self::Resolver(_) | Self::Request(_) => Reason::Internal,
+            Self::Roots(_)
+            | Self::Resolver(_)
+            | Self::NextHopCredentials { .. }
+            | Self::Request(_) => Reason::Internal,
+            Self::NextHop { .. } | Self::NoDatagrams { .. } => Reason::NextHopFailed,
             Self::Dns { .. } => Reason::DnsFailure,
             Self::NoSuchName { .. } => Reason::NameNotFound,
             Self::Forbidden {
@@ -137,6 +158,9 @@ impl UpstreamError {
             | Self::Resolver(_)
             | Self::Dns { .. }
             | Self::NoSuchName { .. }
+            | Self::NextHop { .. }
+            | Self::NextHopCredentials { .. }
+            | Self::NoDatagrams { .. }
             | Self::TooManyDials { .. }
             | Self::ConnectTimeout { .. }
             | Self::TooManyConnections { .. }

@@ -10,8 +10,10 @@ mod config;
 mod connection;
 mod dial;
 mod error;
+mod next_hop;
 mod pool;
 mod resolve;
+mod stream;
 mod wire;
 
 #[cfg(test)]
@@ -27,17 +29,23 @@ use http::{Request, Response, StatusCode, Version, header};
 use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
 use outgate_policy::{Permit, Protocol};
-use tokio::net::TcpStream;
+
+use tokio::net::UdpSocket;
 
 use crate::audit::Timings;
 use crate::tls::client::OriginTls;
 use connection::{Connection, Connector};
 use dial::Dialer;
+use next_hop::NextHop;
 use pool::{Key, Pool};
 use resolve::Resolver;
 
 pub use config::{DnsServer, DnsServerError, ResolverConfig, UpstreamConfig};
 pub use error::{RootError, TlsFailure, UpstreamError};
+pub use next_hop::{
+    NextHopConfig, NextHopError, NextHopFailure, NoProxy, ProxyAddress, ProxyCredentials,
+};
+pub use stream::UpstreamStream;
 
 /// What ends a request body early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -55,11 +63,17 @@ impl Upstream {
     /// Reads the trusted roots and sets the resolver up; nothing is sent.
     ///
     /// # Errors
-    /// [`UpstreamError::Roots`] and [`UpstreamError::Resolver`].
+    /// [`UpstreamError::Roots`], [`UpstreamError::Resolver`] and
+    /// [`UpstreamError::NextHopCredentials`].
     pub fn new(config: UpstreamConfig) -> Result<Self, UpstreamError> {
         let tls = OriginTls::new(&config.extra_roots)?;
         let resolver = Resolver::new(&config, tls.client_config())?;
-        let dialer = Dialer::new(resolver, config.connect_timeout);
+        let patience = config.connect_timeout;
+        let next_hop = match config.next_hop {
+            Some(hop) => Some(NextHop::new(hop, tls.for_sandbox(), patience)?),
+            None => None,
+        };
+        let dialer = Dialer::new(resolver, next_hop, patience);
         Ok(Self { dialer, tls })
     }
 
@@ -126,10 +140,22 @@ pub struct Sent {
 #[non_exhaustive]
 pub struct Connected {
     /// The connection.
-    pub stream: TcpStream,
+    pub stream: UpstreamStream,
     /// Where it leads.
     pub peer: SocketAddr,
     /// What resolving and connecting took.
+    pub timings: Timings,
+}
+
+/// A datagram socket.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ConnectedUdp {
+    /// The socket; the kernel drops what does not come from `peer`.
+    pub socket: UdpSocket,
+    /// Where it leads.
+    pub peer: SocketAddr,
+    /// What resolving took.
     pub timings: Timings,
 }
 
@@ -196,6 +222,22 @@ impl SandboxUpstream {
             stream: dialed.stream,
             peer: dialed.peer,
             timings,
+        })
+    }
+
+    /// Opens a datagram socket to the permitted authority. Nothing is sent.
+    ///
+    /// # Errors
+    /// See [`UpstreamError`].
+    pub async fn connect_udp(&self, permit: &Permit) -> Result<ConnectedUdp, UpstreamError> {
+        let dialed = self.dialer.dial_udp(permit).await?;
+        Ok(ConnectedUdp {
+            socket: dialed.socket,
+            peer: dialed.peer,
+            timings: Timings {
+                dns: dialed.dns,
+                ..Timings::default()
+            },
         })
     }
 

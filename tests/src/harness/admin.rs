@@ -28,6 +28,8 @@ pub struct SandboxSpec {
     pub policy: Vec<(String, String)>,
     /// What the guest already holds, by credential, when its link is registered again.
     pub placeholders: BTreeMap<String, String>,
+    /// IP MTU of the link, if the gateway is not to choose.
+    pub mtu: Option<u16>,
 }
 
 /// What the gateway said to a registration.
@@ -76,6 +78,7 @@ pub fn register(
         "labels": spec.labels,
         "policy": spec.policy.iter().map(layer).collect::<Vec<Value>>(),
         "placeholders": spec.placeholders,
+        "mtu": spec.mtu,
     }});
     let mut connection = UnixStream::connect(admin)
         .with_context(|| format!("no gateway at `{}`", admin.display()))?;

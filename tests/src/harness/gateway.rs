@@ -71,6 +71,12 @@ impl GatewayHome {
         Ok(())
     }
 
+    /// Starts gateways with further arguments.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        let owned = arguments.iter().map(|argument| (*argument).to_owned());
+        self.arguments.extend(owned);
+    }
+
     /// Puts the audit log elsewhere.
     pub fn keep_audit_in(&mut self, folder: &Path) {
         folder.clone_into(&mut self.audit_folder);

@@ -50,6 +50,14 @@ impl World {
         Self::with_home(lab, home, rules)
     }
 
+    /// The same with further arguments of the gateway.
+    #[track_caller]
+    pub fn with_arguments(lab: Lab, arguments: &[&str], rules: &str) -> Self {
+        let mut home = GatewayHome::new(&lab).expect("a folder for the gateway");
+        home.arguments(arguments);
+        Self::with_home(lab, home, rules)
+    }
+
     /// The same with the audit log in a folder of the test's choice.
     #[track_caller]
     pub fn with_audit_folder(rules: &str, folder: &Path) -> Self {
@@ -162,9 +170,14 @@ impl World {
     /// Starts a second guest at the same gateway, with a sandbox and a link of its own.
     #[track_caller]
     pub fn second_guest(&self, id: &str, rules: &str) -> (Guest, Registration) {
-        let spec = sandbox(id, &policy(rules));
+        self.guest_of(&sandbox(id, &policy(rules)))
+    }
+
+    /// The same for a sandbox that is described in full.
+    #[track_caller]
+    pub fn guest_of(&self, spec: &SandboxSpec) -> (Guest, Registration) {
         let (guest_end, gateway_end) = link().expect("a link");
-        let registration = register(&self.home.admin(), &spec, gateway_end.as_fd())
+        let registration = register(&self.home.admin(), spec, gateway_end.as_fd())
             .expect("the gateway answers")
             .expect("the second sandbox is accepted");
         let granted = &registration.granted;
@@ -210,6 +223,7 @@ pub fn sandbox(id: &str, policy: &str) -> SandboxSpec {
         labels: BTreeMap::from([("suite".to_owned(), "end-to-end".to_owned())]),
         policy: vec![("policy.yaml".to_owned(), policy.to_owned())],
         placeholders: BTreeMap::new(),
+        mtu: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use outgate_tests::guest::link;
-use outgate_tests::harness::{PUBLIC, Registration, World, policy, register, sandbox};
+use outgate_tests::harness::{PUBLIC, Registration, SandboxSpec, World, policy, register, sandbox};
 
 const A: &str = "rules:\n  - { id: a, action: allow, to: { hosts: [a.test], private: true } }\n";
 
@@ -383,4 +383,34 @@ fn c18_random_frames_do_no_harm() {
             .look_up("a.test", hickory_proto::rr::RecordType::A)
             .is_ok()
     );
+}
+
+#[test]
+fn a_link_has_the_mtu_that_its_registration_asks_for() {
+    let world = World::new(A);
+    for mtu in [1500, 9000, 65_520] {
+        let spec = SandboxSpec {
+            mtu: Some(mtu),
+            ..sandbox(&format!("mtu-{mtu}"), &policy(A))
+        };
+        let (guest, _registration) = world.guest_of(&spec);
+        assert_eq!(guest.network().mtu, u32::from(mtu));
+        let reply = guest.curl("https://a.test/bytes/3000000", [""; 0]);
+        assert_eq!(
+            (reply.status, reply.body.len()),
+            (Some(200), 3_000_000),
+            "{mtu}"
+        );
+    }
+    for mtu in [0, 1499, 65_521] {
+        let spec = SandboxSpec {
+            mtu: Some(mtu),
+            ..sandbox("odd", &policy(A))
+        };
+        let (_guest_end, gateway_end) = link().expect("a link");
+        let refused = register(&world.home.admin(), &spec, gateway_end.as_fd())
+            .expect("the gateway answers")
+            .expect_err("no link has this MTU");
+        assert_eq!(refused.code, "bad_request", "{mtu}: {}", refused.message);
+    }
 }

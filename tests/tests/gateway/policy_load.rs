@@ -43,7 +43,6 @@ fn b014_a_policy_that_this_gateway_cannot_keep_is_refused_whole() {
         ("http: { websocket: allow }", "websocket: allow"),
         ("limits: { rate: 10/s }", "rate"),
         ("limits: { concurrency: 1 }", "concurrency"),
-        ("protocol: udp", "protocol: udp"),
     ] {
         let rules = format!(
             "rules:\n  - {{ id: x, action: allow, to: {{ hosts: [a.test], ports: [443] }}, {keys} }}\n"

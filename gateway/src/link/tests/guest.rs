@@ -29,6 +29,7 @@ pub(super) struct Guest {
 struct Wire {
     socket: UnixDatagram,
     outgoing: VecDeque<Vec<u8>>,
+    max_frame: usize,
 }
 
 /// A link whose other end is returned.
@@ -40,10 +41,18 @@ pub(super) fn pair() -> (Link, StdDatagram) {
 impl Guest {
     /// A guest and the stack that serves it.
     pub(super) fn start(handler: &Arc<Recorder>) -> (Self, StackHandle) {
+        Self::start_with(handler, LinkConfig::default())
+    }
+
+    /// The same over a link of another MTU, of which the guest knows.
+    pub(super) fn start_with(handler: &Arc<Recorder>, config: LinkConfig) -> (Self, StackHandle) {
         let (link, theirs) = pair();
         let handler: Arc<dyn FlowHandler> = Arc::<Recorder>::clone(handler);
-        let stack = Stack::spawn(link, handler, LinkConfig::default());
-        (Self::new(theirs, 1), stack)
+        let frame = max_frame(config.mtu);
+        let stack = Stack::spawn(link, handler, config);
+        let mut guest = Self::new(theirs, 1);
+        guest.wire.max_frame = frame;
+        (guest, stack)
     }
 
     /// A guest at the other end of a link; `seed` decides its sequence numbers.
@@ -53,6 +62,7 @@ impl Guest {
         let mut wire = Wire {
             socket,
             outgoing: VecDeque::new(),
+            max_frame: MAX_FRAME,
         };
         let mut config = Config::new(HardwareAddress::Ethernet(GUEST_MAC));
         config.random_seed = seed;
@@ -216,7 +226,7 @@ impl phy::Device for Wire {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = MAX_FRAME;
+        capabilities.max_transmission_unit = self.max_frame;
         capabilities
     }
 }

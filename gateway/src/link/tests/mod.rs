@@ -1,8 +1,10 @@
 //! The stack as a guest meets it, over a real socketpair.
 
+mod datagrams;
 mod flows;
 mod guest;
 mod hostile;
+mod mtu;
 mod names_over_tcp;
 mod raw;
 mod services;
@@ -26,9 +28,15 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 
 type Open = dyn Fn(FlowDestination) -> BoxFuture<'static, Opening> + Send + Sync;
 
+type OpenDatagrams = dyn Fn(FlowDestination) -> BoxFuture<'static, DatagramOpening> + Send + Sync;
+
+/// The only port to which a rule of the tests lets datagrams.
+const DATAGRAM_PORT: u16 = 5432;
+
 /// A handler that remembers what it was told.
 pub(super) struct Recorder {
     open: Box<Open>,
+    open_datagrams: Box<OpenDatagrams>,
     names: Vec<Host>,
     drops: Mutex<HashMap<Dropped, u64>>,
     pub(super) queries: Mutex<Vec<(String, NameAnswer)>>,
@@ -42,6 +50,7 @@ impl Recorder {
     ) -> Arc<Self> {
         Arc::new(Self {
             open: Box::new(open),
+            open_datagrams: Box::new(|_| Box::pin(async { DatagramOpening::Refuse })),
             names: vec![
                 Host::parse("a.test").unwrap(),
                 Host::parse("b.test").unwrap(),
@@ -71,6 +80,16 @@ impl Recorder {
         Self::new(|_| Box::pin(async { Opening::Refuse }))
     }
 
+    /// The same, for datagrams to [`DATAGRAM_PORT`].
+    fn with_datagrams(
+        self: Arc<Self>,
+        open: impl Fn(FlowDestination) -> BoxFuture<'static, DatagramOpening> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let mut recorder = Arc::into_inner(self).expect("not yet shared");
+        recorder.open_datagrams = Box::new(open);
+        Arc::new(recorder)
+    }
+
     pub(super) fn dropped(&self, what: Dropped) -> u64 {
         lock(&self.drops).get(&what).copied().unwrap_or(0)
     }
@@ -88,6 +107,14 @@ impl Recorder {
 impl FlowHandler for Recorder {
     fn open(&self, to: FlowDestination) -> BoxFuture<'_, Opening> {
         (self.open)(to)
+    }
+
+    fn admits_datagrams(&self, to: &FlowDestination) -> bool {
+        to.port == DATAGRAM_PORT
+    }
+
+    fn open_datagrams(&self, to: FlowDestination) -> BoxFuture<'_, DatagramOpening> {
+        (self.open_datagrams)(to)
     }
 
     fn resolve(&self, name: &Host) -> NameAdmission {

@@ -16,9 +16,13 @@ pub(super) struct RawGuest {
 
 impl RawGuest {
     pub(super) fn start(handler: &Arc<Recorder>) -> (Self, StackHandle) {
+        Self::start_with(handler, LinkConfig::default())
+    }
+
+    pub(super) fn start_with(handler: &Arc<Recorder>, config: LinkConfig) -> (Self, StackHandle) {
         let (link, theirs) = pair();
         let handler: Arc<dyn FlowHandler> = Arc::<Recorder>::clone(handler);
-        let stack = Stack::spawn(link, handler, LinkConfig::default());
+        let stack = Stack::spawn(link, handler, config);
         theirs.set_nonblocking(true).unwrap();
         (
             Self {
@@ -148,8 +152,16 @@ pub(super) fn tcp(segment: &Segment<'_>) -> Vec<u8> {
 }
 
 pub(super) fn udp(from: Ipv4Addr, to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
+    datagram((from, 5000), to, data)
+}
+
+pub(super) fn udp_from(port: u16, to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
+    datagram((GUEST_IP, port), to, data)
+}
+
+fn datagram((from, port): (Ipv4Addr, u16), to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
     let repr = UdpRepr {
-        src_port: 5000,
+        src_port: port,
         dst_port: to.1,
     };
     ipv4(

@@ -3,6 +3,7 @@
 mod http;
 mod lab;
 mod names;
+mod next_hop;
 mod pooling;
 mod resolvers;
 mod trust;

@@ -76,7 +76,7 @@ impl Dns {
     }
 
     fn resolver(&self) -> Resolver {
-        resolver_of(UpstreamConfig {
+        resolver_of(&UpstreamConfig {
             resolver: ResolverConfig {
                 servers: vec![self.address.into()],
             },
@@ -90,9 +90,9 @@ impl Dns {
 }
 
 /// The resolver of an upstream with this configuration.
-pub(super) fn resolver_of(config: UpstreamConfig) -> Resolver {
+pub(super) fn resolver_of(config: &UpstreamConfig) -> Resolver {
     let tls = OriginTls::new(&config.extra_roots).unwrap();
-    Resolver::new(&config, tls.client_config()).unwrap()
+    Resolver::new(config, tls.client_config()).unwrap()
 }
 
 /// How many addresses a rule for `authority` may dial.
@@ -134,7 +134,7 @@ async fn c12_of_a_mixed_answer_only_what_the_rule_opens_is_used() {
     }
     // A rule that opens private addresses still opens no metadata service and not the gateway.
     let dns = Dns::start(&[(0, &["169.254.169.254", "10.9.0.7", "10.9.0.8"])]).await;
-    let resolver = resolver_of(UpstreamConfig {
+    let resolver = resolver_of(&UpstreamConfig {
         own_addresses: vec!["10.9.0.8:443".parse().unwrap()],
         resolver: ResolverConfig {
             servers: vec![dns.address.into()],
@@ -197,7 +197,7 @@ async fn a_name_is_absolute() {
 
 #[tokio::test]
 async fn static_answers_and_literal_addresses_are_checked_like_any_other() {
-    let resolver = resolver_of(config(None));
+    let resolver = resolver_of(&config(None));
     assert_eq!(
         outcome(&resolver, "a.test:443", false).await,
         Err(Reason::PrivateAddress)
@@ -217,7 +217,7 @@ async fn c02_the_gateway_itself_is_never_dialled() {
         ("[::ffff:127.0.0.1]:8443", "a.test:8443", true),
     ] {
         let own_addresses = vec![own.parse().unwrap()];
-        let resolver = resolver_of(UpstreamConfig {
+        let resolver = resolver_of(&UpstreamConfig {
             own_addresses,
             ..config(None)
         });
@@ -242,7 +242,7 @@ async fn a_raw_connection_goes_through_the_same_checks() {
     let open = permit(Protocol::Tcp, &authority, true);
     let connected = sandbox.connect_tcp(&open).await.unwrap();
     assert_eq!(connected.peer, origin.address);
-    assert!(connected.stream.nodelay().unwrap());
+    assert!(connected.stream.socket().nodelay().unwrap());
     let shut = permit(Protocol::Tcp, &authority, false);
     let error = sandbox.connect_tcp(&shut).await.unwrap_err();
     assert_eq!(error.reason(), Reason::PrivateAddress);
