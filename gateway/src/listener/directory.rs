@@ -34,7 +34,7 @@ impl TokenHash {
     /// The hash of `token`.
     ///
     /// # Errors
-    /// When the token is shorter than [`MIN_TOKEN_BYTES`] or has bytes beyond visible ASCII.
+    /// When the token is shorter than `MIN_TOKEN_BYTES` or has bytes beyond visible ASCII.
     pub fn of(token: &[u8]) -> Result<Self, BadToken> {
         if token.len() < MIN_TOKEN_BYTES || !token.iter().all(u8::is_ascii_graphic) {
             return Err(BadToken);

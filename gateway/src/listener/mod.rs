@@ -4,7 +4,7 @@
 //! operator said of the socket, never from an address or a header that a guest may choose; then it
 //! opens flows in that sandbox ([`SandboxContext::open`](crate::sandbox::SandboxContext)). What it
 //! refuses: to serve anybody it does not know, to tell a missing credential from a wrong one, to wait
-//! for slow heads, and to hold more connections than [`accept`] says.
+//! for slow heads, and to hold more connections than `accept.rs` says.
 
 mod accept;
 mod bind;
